@@ -211,7 +211,7 @@ FusedCost KindCosts::fused(std::span<const int32_t> kinds) const {
     each.workspace = static_cast<int64_t>(sum.most_tokens * stage.workspace_per_token + logits * stage.workspace_fixed);
   }
   FusedCost cost;
-  cost.message_bytes = static_cast<int64_t>(sum.tokens) * instance_.model.hidden_size * instance_.machine.element_size();
+  cost.message_bytes = static_cast<int64_t>(sum.tokens) * token_bytes(instance_.model.hidden_size, instance_.machine.element_size());
   for (const size_t stage : stage_of_) {
     cost.stages.push_back(found[stage].cost);
     cost.workspace_bytes.push_back(found[stage].workspace);

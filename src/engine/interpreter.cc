@@ -257,12 +257,6 @@ TensorShard Interpreter::shard() const {
   return shard;
 }
 
-/// Of a message to a rank whose slice of the tokens is empty.
-at::Tensor Interpreter::or_no_rows(const at::Tensor& rows) const {
-  if (rows.defined()) return rows;
-  return at::empty({0, backbone_->config().hidden_size}, at::TensorOptions().dtype(backbone_->compute()).device(backbone_->device()));
-}
-
 auto Interpreter::begin_forward(int32_t microbatch, int32_t stage) -> Live& {
   const Backbone& model = *backbone_;
   const Place& at = place(microbatch);
@@ -279,9 +273,7 @@ auto Interpreter::begin_forward(int32_t microbatch, int32_t stage) -> Live& {
   if (stage > 0 && is_own(stage - 1)) {
     state.hidden = std::move(handed_.extract({false, stage, microbatch}).mapped());
   } else if (stage > 0) {
-    const MemoryScope scope(MemoryKind::activations);
-    state.hidden = or_no_rows(messages_->wait(ActionKind::receive_activation, stage, microbatch).rows);
-    if (clock_ == nullptr) state.hidden = state.hidden.to(accumulation_dtype(model.compute()));
+    state.hidden = messages_->wait(ActionKind::receive_activation, stage, microbatch).rows;
     messages_->release(ActionKind::receive_activation, stage, microbatch);
   }
   live.forward = here.stage.operators(state, evaluating_ ? Direction::evaluate : Direction::forward);
@@ -346,7 +338,7 @@ void Interpreter::enter_backward(int32_t microbatch, int32_t stage, Live& live) 
     live.state->d_hidden = std::move(handed_.extract({true, stage, microbatch}).mapped());
   } else {
     const Message& message = messages_->wait(ActionKind::receive_error, stage, microbatch);
-    live.state->d_hidden = or_no_rows(message.rows);
+    live.state->d_hidden = message.rows;
     records = message.records.clone();
     messages_->release(ActionKind::receive_error, stage, microbatch);
   }

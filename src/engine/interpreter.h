@@ -114,7 +114,6 @@ class Interpreter {
   void clear();
   void forward(const Action& action);
   TensorShard shard() const;
-  at::Tensor or_no_rows(const at::Tensor& rows) const;
   Live& begin_forward(int32_t microbatch, int32_t stage);
   void end_operator(const Operator& op, int32_t microbatch, Live& live);
   void end_forward(int32_t microbatch, int32_t stage);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "ops/backend.h"
 #include "ops/memory.h"
 #include "schedule/pipeline/pipeline_work.h"
 
@@ -18,10 +19,7 @@ int64_t record_bytes(int64_t records) {
   return (records * 2 * static_cast<int64_t>(sizeof(double)) + alignment - 1) / alignment * alignment;
 }
 
-Channel channel_of(ActionKind kind) {
-  return kind == ActionKind::send_activation || kind == ActionKind::receive_activation ? Channel::activation
-                                                                                       : Channel::error;
-}
+Channel channel_of(ActionKind kind) { return goes_down(kind) ? Channel::error : Channel::activation; }
 
 }  // namespace
 
@@ -34,27 +32,30 @@ RankMessages::RankMessages(Communicator& communicator, int64_t hidden_size, at::
       progress_(progress),
       clock_(clock) {}
 
-at::Tensor RankMessages::buffer_for(int64_t tokens, int64_t records) const {
-  const int64_t row_bytes = hidden_size_ * static_cast<int64_t>(c10::elementSize(compute_));
-  const MemoryScope scope(MemoryKind::activations);
-  return at::empty({record_bytes(records) + tokens * row_bytes}, at::TensorOptions().dtype(at::kByte).device(device_));
+at::ScalarType RankMessages::dtype_of(ActionKind kind) const { return goes_down(kind) ? compute_ : accumulation_dtype(compute_); }
+
+int64_t RankMessages::row_bytes(ActionKind kind, int64_t tokens) const {
+  return tokens * hidden_size_ * static_cast<int64_t>(c10::elementSize(dtype_of(kind)));
 }
 
-Message RankMessages::views_of(const at::Tensor& buffer, int64_t tokens, int64_t records) const {
+at::Tensor RankMessages::buffer_for(ActionKind kind, int64_t tokens, int64_t records) const {
+  const MemoryScope scope(MemoryKind::activations);
+  return at::empty({record_bytes(records) + row_bytes(kind, tokens)}, at::TensorOptions().dtype(at::kByte).device(device_));
+}
+
+Message RankMessages::views_of(ActionKind kind, const at::Tensor& buffer, int64_t tokens, int64_t records) const {
   Message message;
   const int64_t begin = record_bytes(records);
   message.records = buffer.narrow(0, 0, begin).view(at::kDouble).narrow(0, 0, 2 * records).view({records, 2});
-  if (tokens > 0) {
-    message.rows = buffer.narrow(0, begin, buffer.size(0) - begin).view(compute_).view({tokens, hidden_size_});
-  }
+  message.rows = buffer.narrow(0, begin, buffer.size(0) - begin).view(dtype_of(kind)).view({tokens, hidden_size_});
   return message;
 }
 
 void RankMessages::post(const Action& action, int64_t tokens, int64_t records) {
   if (clock_ != nullptr) ++records;
-  const at::Tensor buffer = buffer_for(tokens, records);
+  const at::Tensor buffer = buffer_for(action.kind, tokens, records);
   posted_[{action.kind, action.stage, action.microbatch, action.job, action.job_step}] = {
-      views_of(buffer, tokens, records), communicator_.receive(buffer, action.peer, channel_of(action.kind)), action.peer,
+      views_of(action.kind, buffer, tokens, records), communicator_.receive(buffer, action.peer, channel_of(action.kind)), action.peer,
       post_count_++};
 }
 
@@ -89,16 +90,16 @@ void RankMessages::release(ActionKind kind, int32_t stage, int32_t microbatch) {
 }
 
 void RankMessages::send(const Action& action, size_t index, const at::Tensor& rows, const at::Tensor& own_records) {
-  const int64_t tokens = rows.defined() ? rows.size(0) : 0, row_bytes = tokens * hidden_size_ * static_cast<int64_t>(c10::elementSize(compute_));
+  const int64_t tokens = rows.defined() ? rows.size(0) : 0, bytes = row_bytes(action.kind, tokens);
   at::Tensor records = own_records;
   SimulatedSpan span{.start_s = steady_seconds()};
   if (clock_ != nullptr) {
-    span = on_link(action.peer, tokens > 0 ? row_bytes : norm_message_bytes);
+    span = on_link(action.peer, tokens > 0 ? bytes : norm_message_bytes);
     records = at::cat({records, at::full({1, 2}, span.end_s, at::kDouble)});
   }
   span.action = index;
-  const at::Tensor buffer = buffer_for(tokens, records.size(0));
-  Message message = views_of(buffer, tokens, records.size(0));
+  const at::Tensor buffer = buffer_for(action.kind, tokens, records.size(0));
+  Message message = views_of(action.kind, buffer, tokens, records.size(0));
   message.records.copy_(records);
   if (tokens > 0) message.rows.copy_(rows);
   auto& leaving = leaving_[{action.peer, channel_of(action.kind)}];
@@ -107,7 +108,7 @@ void RankMessages::send(const Action& action, size_t index, const at::Tensor& ro
     leaving.pop_front();
   }
   leaving.push_back({communicator_.send(buffer, action.peer, channel_of(action.kind)), span});
-  sent_ += {1, record_bytes(own_records.size(0)) + row_bytes};
+  sent_ += {1, record_bytes(own_records.size(0)) + bytes};
 }
 
 SimulatedSpan RankMessages::on_link(int32_t peer, int64_t bytes) {

@@ -23,7 +23,7 @@ namespace cotune {
 
 /// A message as it is used. Both share the message's buffer.
 struct Message {
-  at::Tensor rows;     ///< [tokens, hidden], compute dtype; undefined where it has no rows
+  at::Tensor rows;     ///< [tokens, hidden], of an activation in the accumulation dtype, of an error in the compute dtype; tokens may be 0
   at::Tensor records;  ///< f64 [records, 2] (step_record in optimizer.h); on an emulated device one more
 };
 
@@ -48,7 +48,7 @@ class RankMessages {
   std::optional<int64_t> posted_as(ActionKind kind, int32_t stage, int32_t microbatch) const;
   void release(ActionKind kind, int32_t stage, int32_t microbatch);
 
-  /// action: send_activation or send_error; index: its place in this rank's list. Copies both, rows rounded to the compute dtype, and
+  /// action: send_activation or send_error; index: its place in this rank's list. Copies both, rows in the dtype of Message::rows, and
   /// returns: at once, while at most one message before it in its channel has not left.
   void send(const Action& action, size_t index, const at::Tensor& rows, const at::Tensor& records);
 
@@ -75,8 +75,10 @@ class RankMessages {
     int64_t number = 0;
   };
 
-  at::Tensor buffer_for(int64_t tokens, int64_t records) const;
-  Message views_of(const at::Tensor& buffer, int64_t tokens, int64_t records) const;
+  at::ScalarType dtype_of(ActionKind kind) const;
+  int64_t row_bytes(ActionKind kind, int64_t tokens) const;
+  at::Tensor buffer_for(ActionKind kind, int64_t tokens, int64_t records) const;
+  Message views_of(ActionKind kind, const at::Tensor& buffer, int64_t tokens, int64_t records) const;
   const Message& wait(const Key& key);
   void wait(Transfer& transfer, int32_t peer);
   void wait_until_left(Leaving& message, int32_t peer);

@@ -27,6 +27,11 @@ enum class ActionKind {
   free,                ///< the microbatch's activations (and, at a chain's end, its keys and values)
 };
 
+/// The way of errors: a backward, and what is sent for one.
+constexpr bool goes_down(ActionKind kind) {
+  return kind == ActionKind::backward || kind == ActionKind::recompute || kind == ActionKind::send_error || kind == ActionKind::receive_error;
+}
+
 /// One action. Fields that a kind does not use stay at their defaults.
 ///
 /// Messages go through channels, one FIFO per ordered pair of ranks and kind (activation, error). `receive` posts: it

@@ -601,7 +601,7 @@ MemoryEstimate predict_rounds(const ModelConfig& config, std::span<const JobFoot
   estimate.chain_kv = facts.with_holes(estimate.chain_kv);
   const int64_t ranks_here = facts.process_stages.empty() ? facts.ranks : 1;
   const int64_t neighbours = facts.process_stages.empty() ? facts.ranks - 1 : std::min<int64_t>(2, facts.stages() - 1);
-  int64_t messages = 8 * neighbours * microbatch_tokens * config.hidden_size * e;
+  int64_t messages = 4 * neighbours * microbatch_tokens * config.hidden_size * (a + e);
   if (tensor > 1) messages += ranks_here * microbatch_tokens * config.hidden_size * (e + 2 * a) + reduced_gradients;
   if (facts.divides_tokens) messages += ranks_here * microbatch_tokens * config.hidden_size * 2 * e;  // an error, and an input, of all rows
   estimate.workspace = facts.with_holes(

@@ -200,7 +200,7 @@ auto RankPlanner::order_as_packed(size_t replica, std::vector<StepPlan> plans, s
   };
   RankPlanOptions options{.order = options_.order,
                           .cluster = {.link = options_.link},
-                          .bytes_per_token = model_.hidden_size * machine_.element_size(),
+                          .bytes_per_token = token_bytes(model_.hidden_size, machine_.element_size()),
                           .optimizer_s = corrected_steps(replica, step_seconds(replica)),
                           .most_in_flight = layout.rank_count(),
                           .spare_bytes = spare_bytes_,
@@ -313,16 +313,22 @@ StageSeconds RankPlanner::gathering_of(size_t replica, const StageShape& stage, 
   return {with.forward - computed.forward, with.backward - computed.backward};
 }
 
-Configuration RankPlanner::configuration_of(size_t replica, const PackingPolicy& policy, int64_t longest_row) {
+Configuration RankPlanner::configuration_of(size_t replica, const PackingPolicy& policy, std::span<const BatchShape> batches) {
   const PipelineLayout& layout = layouts_[replica];
-  std::vector<double> shares;
-  std::vector<int32_t> all;
+  int64_t longest_row = 0;
+  std::vector<double> shares(jobs_.size(), 0);
+  std::vector<int32_t> present;
   double tokens = 0;
-  for (const JobShape& job : jobs_) tokens += shares.emplace_back(static_cast<double>(job.batch_size) * job.lengths.mean());
+  for (const BatchShape& batch : batches) {
+    const JobShape& job = jobs_[static_cast<size_t>(batch.job)];
+    present.push_back(batch.job);
+    tokens += shares[static_cast<size_t>(batch.job)] = static_cast<double>(job.batch_size) * job.lengths.mean();
+    for (const int64_t length : batch.row_lengths) longest_row = std::max(longest_row, length);
+  }
   for (double& share : shares) share /= tokens;
-  for (size_t job = 0; job < jobs_.size(); ++job) all.push_back(static_cast<int32_t>(job));
+  std::ranges::sort(present);
   StagePrices& prices = this->prices(policy.recompute);
-  const size_t number = prices.jobs_number(all);
+  const size_t number = prices.jobs_number(present);
   std::vector<std::pair<const PricedStage*, WorkCorrections>> stages;
   for (const StageShape& stage : layout.stages) stages.emplace_back(&prices.at(stage, number), corrections_of(replica, stages.size()));
   const auto gathering = [this, replica, shapes = layout.stages](size_t stage, const StageSeconds& computed) {
@@ -357,12 +363,8 @@ PackingPolicy RankPlanner::policy_of(size_t replica, PackingPolicy policy) const
 }
 
 DealtRound RankPlanner::deal(const StepPlan& plan) {
-  int64_t longest = 0;
-  for (const BatchShape& batch : plan.batches) {
-    for (const int64_t tokens : batch.row_lengths) longest = std::max(longest, tokens);
-  }
   std::vector<Configuration> replicas;
-  for (size_t replica = 0; replica < layouts_.size(); ++replica) replicas.push_back(configuration_of(replica, policy_of(replica, plan.policy), longest));
+  for (size_t replica = 0; replica < layouts_.size(); ++replica) replicas.push_back(configuration_of(replica, policy_of(replica, plan.policy), plan.batches));
   return RowDispatcher(std::move(replicas), options_.dispatch, borders_).deal(plan.batches);
 }
 

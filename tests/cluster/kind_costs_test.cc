@@ -56,7 +56,7 @@ TEST(KindCosts, AreThoseOfStageSecondsAndStageMemory) {
       counts.labelled = counts.tokens;  // pads enter the head too
       counts.attention_pairs = static_cast<int64_t>(pairs);
       const FusedCost cost = costs.fused(kinds);
-      EXPECT_EQ(cost.message_bytes, counts.tokens * instance.model.hidden_size * 2);
+      EXPECT_EQ(cost.message_bytes, counts.tokens * token_bytes(instance.model.hidden_size, 2));
       for (size_t s = 0; s < shapes.size(); ++s) {
         const StageSeconds seconds = stage_seconds(instance.model, shapes[s], adapters, counts, instance.machine);
         const StageMemory memory = stage_memory(instance.model, shapes[s], adapters, 0, counts, 1, 2);
@@ -108,7 +108,7 @@ TEST(KindCosts, PaddedRowsAreAsLongAsTheLongestOfTheTask) {
   const std::vector<int32_t> like = {0, 0}, unlike = {0, 2};
   EXPECT_EQ(padded.fused(like), ragged.fused(like));
   EXPECT_GT(padded.fused(unlike).stages[0].forward_s, ragged.fused(unlike).stages[0].forward_s);
-  EXPECT_EQ(padded.fused(unlike).message_bytes, (8 + 32) / 4 * 256 * 4096 * 2);
+  EXPECT_EQ(padded.fused(unlike).message_bytes, (8 + 32) / 4 * 256 * token_bytes(4096, 2));
   EXPECT_GT(padded.memory().bytes(JobMix(unlike))[0], ragged.memory().bytes(JobMix(unlike))[0]);
 }
 

@@ -53,7 +53,7 @@ double pipeline_seconds(RankThreads& ranks, const ModelConfig& config, const std
   Rounds rounds = rounds_of(jobs, config, small_microbatches(), 1);
   const auto stage_s = static_cast<double>(2 * config.layer_count / ranks.layout().rank_count());
   const auto equal = [&](const StepPlan&, size_t, size_t) { return StageCost{.forward_s = stage_s, .backward_s = stage_s, .kept_bytes = 1}; };
-  ranks.run(plan_ranks(rounds.plans, ranks.layout(), equal, {.order = order, .cluster = {}, .bytes_per_token = 1}), rounds.rounds);
+  ranks.run(plan_ranks(rounds.plans, ranks.layout(), equal, {.order = order, .cluster = {}, .bytes_per_token = {1, 1}}), rounds.rounds);
   return ranks.times().seconds;
 }
 
@@ -98,7 +98,7 @@ class DividedTasks {
     };
     const StageGraphsOf graphs = graphs_of(config_, ranks_->layout(), rounds_.rounds, times);
     const RankPlan plan = plan_ranks({rounds_.plans.front()}, ranks_->layout(), one_unit,
-                                     {.order = RankOrder::automatic, .cluster = {}, .bytes_per_token = 1, .interleave = interleave, .graphs = graphs,
+                                     {.order = RankOrder::automatic, .cluster = {}, .bytes_per_token = {1, 1}, .interleave = interleave, .graphs = graphs,
                                       .rates = device_->rates});
     ranks_->run(plan, rounds_.rounds);
     return ranks_->times().seconds;

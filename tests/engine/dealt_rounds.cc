@@ -53,7 +53,7 @@ std::optional<ReplicaPlans> deal_at_random(std::span<const StepPlan> rounds, con
   const auto policy = [&](size_t, size_t round) { return rounds[round].policy; };
   return plan_replicas(dealt_rounds, policy, ranks.layouts(), [&](size_t replica, std::vector<StepPlan> own) {
     const PipelineLayout& layout = ranks.layouts()[replica];
-    RankPlanOptions options{.order = order, .cluster = {}, .bytes_per_token = 768, .most_in_flight = layout.rank_count()};
+    RankPlanOptions options{.order = order, .cluster = {}, .bytes_per_token = {768, 768}, .most_in_flight = layout.rank_count()};
     std::list<Batch> batches;
     std::vector<JobRound> shares;
     if (side_by_side != nullptr) {

@@ -94,7 +94,7 @@ class EmulatedRanks : public ::testing::Test {
       return result;
     };
     return plan_ranks(std::move(plans), layout, cost,
-                      {.order = order, .cluster = {.link = link}, .bytes_per_token = config.hidden_size * 4,
+                      {.order = order, .cluster = {.link = link}, .bytes_per_token = token_bytes(config.hidden_size, 4),
                        .optimizer_s = std::vector<double>(rounds.adapters.size(), optimizer_s), .most_in_flight = layout.rank_count(),
                        .spare_bytes = spare_bytes});
   }

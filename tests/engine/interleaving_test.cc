@@ -191,7 +191,7 @@ TEST(InterleavedRanks, OfADeviceThatIsNotThereTakeTheTimeThatTheSimulatorPredict
     double planned_exposure_s = 0;
     for (const Interleave interleave : {Interleave::never, Interleave::always}) {
       const RankPlan plan = plan_ranks({round}, layout, waiting,
-                                       {.order = RankOrder::automatic, .cluster = {}, .bytes_per_token = 1, .optimizer_s = {0.5, 0.5, 0.25, 0.5},
+                                       {.order = RankOrder::automatic, .cluster = {}, .bytes_per_token = {1, 1}, .optimizer_s = {0.5, 0.5, 0.25, 0.5},
                                         .interleave = interleave, .graphs = graphs, .rates = device->rates});
       ranks.run(plan, one.rounds.rounds);
       times.push_back(ranks.times());

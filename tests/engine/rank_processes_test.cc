@@ -91,7 +91,7 @@ TEST_F(RanksAsProcesses, TrainTheSameWithoutAFlushAndOverSeveralStagesOfARank) {
   RankLeader& leader = processes.leader();
   Rounds together = rounds_of(jobs, config, small_microbatches(), steps);
   for (size_t i = 0; i < jobs.size(); ++i) leader.share(static_cast<int32_t>(i), *together.adapters[i]);
-  const PipelineWork work = work_of(together.plans, leader.layout(), one_unit, 8);
+  const PipelineWork work = work_of(together.plans, leader.layout(), one_unit, {8, 8});
   leader.run(plan_in_order(together.plans, leader.layout(), work, gpipe(work)), together.rounds);
   std::vector<at::Tensor> trained;
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -267,7 +267,7 @@ TEST(RanksAsProcessesThatDivideLayers, LeaveAJobAloneThatIsNotFinite) {
   broken.view(-1)[-1] = std::numeric_limits<double>::infinity();
   const std::vector<at::Tensor> before = values_of(*together.adapters[1]);
   for (size_t i = 0; i < jobs.size(); ++i) leader.share(static_cast<int32_t>(i), *together.adapters[i]);
-  const PipelineWork work = work_of(together.plans, leader.layout(), one_unit, 8);
+  const PipelineWork work = work_of(together.plans, leader.layout(), one_unit, {8, 8});
   leader.run(plan_in_order(together.plans, leader.layout(), work, gpipe(work)), together.rounds);
   for (const size_t round : {0, 2}) EXPECT_TRUE(together.rounds[round].stepped) << together.rounds[round].failure;
   for (const size_t round : {1, 3}) {

@@ -189,7 +189,7 @@ PackingPolicy small_chunks() {
 
 RankPlan plan_round(const StepPlan& round, const PipelineLayout& layout, RankOrder order) {
   return plan_ranks({round}, layout, one_unit,
-                    {.order = order, .cluster = {}, .bytes_per_token = 768, .most_in_flight = layout.rank_count()});
+                    {.order = order, .cluster = {}, .bytes_per_token = {768, 768}, .most_in_flight = layout.rank_count()});
 }
 
 OperatorTime uneven_times(const StageShape&, const Operator& op, const MicrobatchCounts& counts) {
@@ -226,7 +226,7 @@ RankPlan plan_interleaved_round(const StepPlan& round, std::span<const JobRound>
   return plan_ranks({round}, layout, one_unit,
                     {.order = order,
                      .cluster = {},
-                     .bytes_per_token = 768,
+                     .bytes_per_token = {768, 768},
                      .most_in_flight = layout.rank_count(),
                      .interleave = Interleave::always,
                      .graphs = graphs_of(config, layout, rounds, uneven_times)});

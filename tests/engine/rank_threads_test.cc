@@ -29,7 +29,7 @@ using namespace testing;
 class RanksAsThreads : public ::testing::Test {
  protected:
   RankPlanOptions options_for(RankOrder order, int32_t ranks) const {
-    return {.order = order, .cluster = {}, .bytes_per_token = config.hidden_size * 8, .most_in_flight = ranks};
+    return {.order = order, .cluster = {}, .bytes_per_token = token_bytes(config.hidden_size, 8), .most_in_flight = ranks};
   }
 
   const ModelConfig config = kernel_friendly_config(4);
@@ -86,11 +86,29 @@ TEST_F(RanksAsThreads, OfOneRankAndOfSeveralStagesEachTrainTheSame) {
   for (const auto& [ranks, chunks] : {std::pair(1, 1), {1, 2}, {2, 2}}) {
     RankThreads threads(backbone, even_layout(config, ranks, chunks), 1);
     const auto trained = train(jobs, *backbone, small_microbatches, [&](Round& round) {
-      const PipelineWork work = work_of({round.plan}, threads.layout(), one_unit, 8);
+      const PipelineWork work = work_of({round.plan}, threads.layout(), one_unit, {8, 8});
       ComputeOrder order = gpipe(work);
       threads.run(plan_in_order({round.plan}, threads.layout(), work, order), round.rounds);
     });
     EXPECT_LE(largest_difference(trained, expected), 1e-10) << ranks << " ranks of " << chunks << " stages";
+  }
+}
+
+TEST_F(RanksAsThreads, ChangeNoBitWhereverTheModelIsCutInTheDtypesOfTraining) {
+  const std::vector<RandomJob> jobs = every_method();
+  for (const at::ScalarType compute : {at::kFloat, at::kBFloat16}) {
+    const std::shared_ptr<const Backbone> model = random_backbone(config, compute, at::kCPU);
+    const std::vector<at::Tensor> expected = train_on_one(jobs, model, small_microbatches);
+    for (const auto& [ranks, chunks] : {std::pair(2, 1), {3, 1}, {4, 1}, {2, 2}}) {
+      RankThreads threads(model, even_layout(config, ranks, chunks), 1);
+      const auto trained = train(jobs, *model, small_microbatches, [&](Round& round) {
+        threads.run(plan_ranks({round.plan}, threads.layout(), one_unit, options_for(RankOrder::automatic, ranks)), round.rounds);
+      });
+      ASSERT_EQ(trained.size(), expected.size());
+      for (size_t i = 0; i < trained.size(); ++i) {
+        EXPECT_TRUE(at::equal(trained[i], expected[i])) << compute << ", " << ranks << " ranks of " << chunks << " stages, value " << i;
+      }
+    }
   }
 }
 
@@ -126,7 +144,7 @@ TEST_F(RanksAsThreads, TrainTheSameInAnyProvenOrderAndWithoutAFlushBetweenRounds
   RankThreads ranks(backbone, even_layout(config, 4), 1);
   for (const auto& [policy, key] : {std::pair(small_microbatches, 1), {small_microbatches, 0}, {fused, 2}, {fused, 3}, {fused, 0}}) {
     Rounds together = rounds_of(jobs, config, policy, steps);
-    const PipelineWork work = work_of(together.plans, ranks.layout(), one_unit, 8);
+    const PipelineWork work = work_of(together.plans, ranks.layout(), one_unit, {8, 8});
     const ComputeOrder order = key > 0 ? random_order(work, static_cast<uint64_t>(key)) : lorapp(work);
     ranks.run(plan_in_order(together.plans, ranks.layout(), work, order), together.rounds);
     std::vector<at::Tensor> trained;

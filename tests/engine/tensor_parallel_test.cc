@@ -41,7 +41,7 @@ StageCost by_tokens(const StepPlan& plan, size_t microbatch, size_t) {
 }
 
 RankPlan plan_for(const StepPlan& round, const PipelineLayout& layout) {
-  return plan_ranks({round}, layout, by_tokens, {.order = RankOrder::automatic, .cluster = {}, .bytes_per_token = 8, .most_in_flight = layout.rank_count()});
+  return plan_ranks({round}, layout, by_tokens, {.order = RankOrder::automatic, .cluster = {}, .bytes_per_token = {8, 8}, .most_in_flight = layout.rank_count()});
 }
 
 /// Every method at every projection, chains under a budget of 256, and jobs whose lowest adapted operator is not the layer's first.

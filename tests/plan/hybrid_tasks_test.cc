@@ -130,7 +130,7 @@ TEST(FusionProblem, OfDividedTokensCostsWhatStagesAndTheirMemoryDo) {
       counts.labelled = counts.tokens;
       counts.attention_pairs = static_cast<int64_t>(pairs);
       const FusedCost cost = problem.cost(set);
-      EXPECT_EQ(cost.message_bytes, (counts.tokens + 3) / 4 * replica.model.hidden_size * 2);
+      EXPECT_EQ(cost.message_bytes, (counts.tokens + 3) / 4 * token_bytes(replica.model.hidden_size, 2));
       for (size_t s = 0; s < replica.stages.size(); ++s) {
         const StageSeconds seconds = stage_seconds(replica.model, replica.stages[s], adapters, counts, replica.machine);
         const StageMemory memory = stage_memory(replica.model, replica.stages[s], adapters, 2, counts, 1, 2, recompute);

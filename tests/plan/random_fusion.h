@@ -48,7 +48,7 @@ inline FusionProblem random_fusion(uint64_t seed, const FusionCase& size) {
       sum += 0.2 * adapter[j];
     }
     const double base = std::pow(std::pow(knee, sharpness) + std::pow(count, sharpness), 1 / sharpness);
-    FusedCost cost{.message_bytes = static_cast<int64_t>(count)};
+    FusedCost cost{.message_bytes = {2 * static_cast<int64_t>(count), static_cast<int64_t>(count)}};
     for (const double factor : speed) {
       const double seconds = factor * (base + std::max(slowest, sum));
       cost.stages.push_back({seconds, ratio * seconds, static_cast<int64_t>(100 * count)});

@@ -135,15 +135,15 @@ TEST(SequenceParallelRows, AreSentBetweenStagesAsTheLargestSlice) {
   ASSERT_EQ(plan.microbatches.size(), 1u);
   const int64_t tokens = plan.microbatches.front().token_count();
   ASSERT_EQ(tokens, 140);
-  const auto sent = [&](int64_t ranks) { return work_of(plan, {0, 1}, {{}, {}}, {0}, 10, ranks).microbatches.front().message_bytes; };
-  EXPECT_EQ(sent(1), 1400);
-  EXPECT_EQ(sent(2), 700);
-  EXPECT_EQ(sent(3), 470);
+  const auto sent = [&](int64_t ranks) { return work_of(plan, {0, 1}, {{}, {}}, {0}, {20, 10}, ranks).microbatches.front().message_bytes; };
+  EXPECT_EQ(sent(1), (MessageBytes{2800, 1400}));
+  EXPECT_EQ(sent(2), (MessageBytes{1400, 700}));
+  EXPECT_EQ(sent(3), (MessageBytes{940, 470}));
   StageShape stage = in_slices(small_model(), 3);
   EXPECT_EQ(largest_slice(tokens, stage), token_slices(tokens, 3)[1]);
   const PipelineLayout layout{.stages = {stage, stage}, .stage_rank = {0, 1}};
   const auto free = [](const StepPlan&, size_t, size_t) { return StageCost{}; };
-  EXPECT_EQ(work_of({plan}, layout, free, RankPlanOptions{.bytes_per_token = 10}).microbatches.front().message_bytes, 470);
+  EXPECT_EQ(work_of({plan}, layout, free, RankPlanOptions{.bytes_per_token = {20, 10}}).microbatches.front().message_bytes, (MessageBytes{940, 470}));
 }
 
 TEST(SequenceParallelOperators, KeepASliceOfTheStream) {

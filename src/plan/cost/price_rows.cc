@@ -178,7 +178,7 @@ class RowPricer {
     for (const BatchShape& batch : together.batches) lowest.push_back(lowest_stage_of(batch.job));
     PipelineWork work =
         work_of(together, interleaved_stages(static_cast<int32_t>(replica_.rank_count()), static_cast<int32_t>(replica_.chunks)), costs,
-                lowest, replica_.model.hidden_size * replica_.machine.element_size(), ranks_with_slices(replica_.stages.front()));
+                lowest, token_bytes(replica_.model.hidden_size, replica_.machine.element_size()), ranks_with_slices(replica_.stages.front()));
     step_together(work);
     priced_.works.push_back(std::move(work));
   }

@@ -10,6 +10,7 @@
 #include "model/config/tensor_shard.h"
 #include "plan/cost/stage_prices.h"
 #include "plan/shapes/replica_sizes.h"
+#include "schedule/pipeline/message_bytes.h"
 #include "schedule/sequence_parallel.h"
 
 namespace cotune {
@@ -71,8 +72,9 @@ class CandidateBuilder {
       if (stages.size() == 1) return slowest;
       // Activations forward, errors back; sent while the next chunk is computed.
       const int64_t sent = largest_slice(counts.tokens, stages.front().shape);
-      const auto bytes = static_cast<double>(sent * workload->model.hidden_size * machine.element_size());
-      return std::max(slowest, 2 * between_stages.seconds(bytes));
+      const MessageBytes bytes = sent * token_bytes(workload->model.hidden_size, machine.element_size());
+      return std::max(slowest, between_stages.seconds(static_cast<double>(bytes.activation)) +
+                                   between_stages.seconds(static_cast<double>(bytes.error)));
     };
     candidate.chunk_s = chunk_seconds(1, std::max(chunk_step, candidate.configuration.chunk_tokens));
     candidate.configuration.chunk_seconds = std::move(chunk_seconds);

@@ -45,13 +45,13 @@ void find_overflow(ReplicaPrediction& prediction, int64_t limit) {
 
 /// Two messages each way under way on a rank of several.
 int64_t message_room(const PricedRows& priced) {
-  int64_t message = 0;
+  int64_t both_ways = 0;
   for (const PipelineWork& work : priced.works) {
     if (work.stage_count() == 1) continue;
     for (const PipelineMicrobatch& microbatch : work.microbatches)
-      message = std::max(message, microbatch.message_bytes);
+      both_ways = std::max(both_ways, microbatch.message_bytes.sum());
   }
-  return 4 * message;
+  return 2 * both_ways;
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace cotune {
 struct FusedCost {
   std::vector<StageCost> stages;         ///< seconds, and bytes kept until its backward
   std::vector<int64_t> workspace_bytes;  ///< per stage, while it is computed; empty: none
-  int64_t message_bytes = 0;             ///< between two stages
+  MessageBytes message_bytes;            ///< between two stages
   int32_t lowest_stage = 0;              ///< the lowest with an adapter of any of the jobs
   double optimizer_s = 0;
   bool operator==(const FusedCost&) const = default;

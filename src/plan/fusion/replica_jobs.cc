@@ -102,7 +102,7 @@ FusedCost cost_of(const Workload& workload, std::span<const int32_t> jobs) {
   const MicrobatchCounts& counts = task.counts;
   FusedStageCosts::Costs costs = workload.table ? workload.table->cost(task.jobs, counts) : divided_cost(workload, task);
   FusedCost cost{.stages = std::move(costs.stages),
-                 .message_bytes = largest_slice(counts.tokens, replica.stages.front()) * replica.model.hidden_size * replica.machine.element_size(),
+                 .message_bytes = largest_slice(counts.tokens, replica.stages.front()) * token_bytes(replica.model.hidden_size, replica.machine.element_size()),
                  .lowest_stage = static_cast<int32_t>(replica.stages.size()) - 1};
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     const StageShape& stage = replica.stages[s];

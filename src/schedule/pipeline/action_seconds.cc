@@ -10,10 +10,6 @@ namespace {
 /// What computes and travels for one of the schedule's microbatches in one direction on one stage, or for one job's step there.
 using Subject = std::tuple<bool, int32_t, int32_t, int32_t, int64_t>;
 
-bool goes_down(ActionKind kind) {
-  return kind == ActionKind::backward || kind == ActionKind::recompute || kind == ActionKind::send_error || kind == ActionKind::receive_error;
-}
-
 /// Messages name the stage that uses them: a message and what waits for it have one subject.
 Subject subject_of(const Action& action, int32_t scheduled_microbatch) {
   return {goes_down(action.kind), scheduled_microbatch, action.stage, action.job, action.job_step};

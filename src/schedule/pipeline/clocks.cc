@@ -244,16 +244,14 @@ std::vector<std::vector<Action>> actions_of_microbatches(const PipelineSchedule&
         own.push_back(action);
         continue;
       }
-      const bool is_of_error = action.kind == ActionKind::backward || action.kind == ActionKind::send_error ||
-                               action.kind == ActionKind::receive_error;
       const bool computes = action.kind == ActionKind::forward || action.kind == ActionKind::backward;
       for (const int32_t member : clocks[static_cast<size_t>(action.microbatch)].microbatches) {
         const PipelineMicrobatch& microbatch = microbatch_at(work, member);
-        if (is_of_error && lowest_stage(work, microbatch) > action.stage) continue;
+        if (goes_down(action.kind) && lowest_stage(work, microbatch) > action.stage) continue;
         Action& part = own.emplace_back(action);
         part.microbatch = member;
         part.hybrid_task = microbatch.hybrid_task;
-        if (action.bytes > 0) part.bytes = microbatch.message_bytes;
+        if (action.bytes > 0) part.bytes = microbatch.message_bytes.of(action.kind);
         if (!computes) continue;
         part.clock = action.microbatch;
         break;

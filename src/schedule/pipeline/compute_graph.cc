@@ -22,11 +22,11 @@ ComputeGraph::ComputeGraph(const PipelineWork& work, const PipelineCluster& clus
     for (const JobStep& step : microbatch.jobs) lowest = std::min(lowest, jobs.at(step.job)->lowest_stage);
     lowest_stage_.push_back(lowest);
 
-    const auto transfer_s = [&](int32_t from, int32_t to) {
+    const auto transfer_s = [&](int32_t from, int32_t to, int64_t bytes) {
       const int32_t a = work.stage_rank[static_cast<size_t>(from)];
       const int32_t b = work.stage_rank[static_cast<size_t>(to)];
       return a == b ? 0.0
-                    : (cluster.overlap ? 1 : 2) * cluster.between(a, b).seconds(microbatch.message_bytes);
+                    : (cluster.overlap ? 1 : 2) * cluster.between(a, b).seconds(bytes);
     };
     for (int32_t s = 0; s < stage_count_; ++s) {
       const StageCost& cost = microbatch.cost[static_cast<size_t>(s)];
@@ -34,9 +34,9 @@ ComputeGraph::ComputeGraph(const PipelineWork& work, const PipelineCluster& clus
       const int32_t backward = node({m, s, true});
       duration_s_[static_cast<size_t>(forward)] = cost.forward_s;
       duration_s_[static_cast<size_t>(backward)] = cost.backward_s;
-      if (s > 0) add_edge(node({m, s - 1, false}), forward, transfer_s(s - 1, s));
+      if (s > 0) add_edge(node({m, s - 1, false}), forward, transfer_s(s - 1, s, microbatch.message_bytes.activation));
       if (s >= lowest) add_edge(forward, backward, 0);
-      if (s > lowest) add_edge(backward, node({m, s - 1, true}), transfer_s(s, s - 1));
+      if (s > lowest) add_edge(backward, node({m, s - 1, true}), transfer_s(s, s - 1, microbatch.message_bytes.error));
       if (m > 0 && microbatch.chain >= 0 &&
           work.microbatches[static_cast<size_t>(m - 1)].chain == microbatch.chain) {
         add_edge(forward, node({m - 1, s, false}), 0);

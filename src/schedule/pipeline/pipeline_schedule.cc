@@ -125,7 +125,7 @@ class ScheduleWriter {
             .hybrid_task = microbatch(compute).hybrid_task,
             .microbatch = compute.microbatch,
             .stage = next,
-            .bytes = microbatch(compute).message_bytes},
+            .bytes = microbatch(compute).message_bytes.activation},
            times_[static_cast<size_t>(rank)][i].end_s,
            index_of_.at(graph_.node({compute.microbatch, next, false})));
     }
@@ -140,7 +140,7 @@ class ScheduleWriter {
             .hybrid_task = microbatch(compute).hybrid_task,
             .microbatch = compute.microbatch,
             .stage = next,
-            .bytes = microbatch(compute).message_bytes},
+            .bytes = microbatch(compute).message_bytes.error},
            times_[static_cast<size_t>(rank)][i].end_s,
            index_of_.at(graph_.node({compute.microbatch, next, true})));
     }

@@ -24,7 +24,8 @@ void check_costs(const PipelineWork& work, size_t m) {
                  "microbatch {} costs {} s forward, {} s backward, {} bytes", m, cost.forward_s,
                  cost.backward_s, cost.kept_bytes);
   }
-  COTUNE_CHECK(microbatch.message_bytes >= 0, "microbatch {} sends {} bytes", m, microbatch.message_bytes);
+  const MessageBytes& sent = microbatch.message_bytes;
+  COTUNE_CHECK(sent.activation >= 0 && sent.error >= 0, "microbatch {} sends {} bytes up and {} down", m, sent.activation, sent.error);
 }
 
 void check_chain(const PipelineWork& work, size_t m, std::map<int32_t, size_t>& last_of_chain) {
@@ -88,7 +89,7 @@ std::vector<int32_t> interleaved_stages(int32_t rank_count, int32_t chunks) {
 }
 
 PipelineWork uniform_work(int32_t rank_count, int32_t job_count, int32_t microbatches, int32_t rounds,
-                          const StageCost& cost, int64_t message_bytes) {
+                          const StageCost& cost, const MessageBytes& message_bytes) {
   PipelineWork work{.rank_count = rank_count, .stage_rank = one_stage_per_rank(rank_count)};
   for (int32_t job = 0; job < job_count; ++job) work.jobs.push_back({.job = job});
   for (int64_t round = 0; round < rounds; ++round) {
@@ -160,7 +161,7 @@ std::map<int32_t, int32_t> hybrid_tasks_of(const StepPlan& plan) {
 
 PipelineWork work_of(const StepPlan& plan, std::vector<int32_t> stage_rank,
                      const std::vector<StageCost>& cost, const std::vector<int32_t>& lowest_stage,
-                     int64_t bytes_per_token, int64_t ranks_with_slices) {
+                     const MessageBytes& bytes_per_token, int64_t ranks_with_slices) {
   COTUNE_CHECK(lowest_stage.size() == plan.batches.size(), "{} lowest stages for {} batches",
                lowest_stage.size(), plan.batches.size());
   const size_t stages = stage_rank.size();

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "schedule/pipeline/message_bytes.h"
 #include "schedule/step_plan.h"
 
 namespace cotune {
@@ -38,7 +39,7 @@ struct PipelineMicrobatch {
   int64_t round = 0;            ///< which step of its hybrid task
   std::vector<JobStep> jobs;    ///< whose rows it has, ascending; at least one
   int32_t chain = -1;           ///< adjacent microbatches of one number >= 0 are a chain
-  int64_t message_bytes = 0;    ///< its activation, and its error, between two stages
+  MessageBytes message_bytes;   ///< between two stages
   std::vector<StageCost> cost;  ///< one per stage
   bool operator==(const PipelineMicrobatch&) const = default;
 };
@@ -79,16 +80,16 @@ std::vector<int32_t> interleaved_stages(int32_t rank_count, int32_t chunks);
 /// Like jobs, each a hybrid task by itself: `rounds` rounds of `microbatches` microbatches per job, all of
 /// one cost. Microbatches stand round by round, in a round job by job.
 PipelineWork uniform_work(int32_t rank_count, int32_t job_count, int32_t microbatches, int32_t rounds,
-                          const StageCost& cost = {}, int64_t message_bytes = 0);
+                          const StageCost& cost = {}, const MessageBytes& message_bytes = {});
 
 /// The microbatches of a step plan, its chains and jobs. `cost`: of every microbatch on every stage,
-/// microbatch by microbatch. `lowest_stage`: one per batch of the plan. bytes_per_token: of an activation. ranks_with_slices: of a stage; where
+/// microbatch by microbatch. `lowest_stage`: one per batch of the plan. bytes_per_token: of messages. ranks_with_slices: of a stage; where
 /// they divide the tokens each sends its slice, and the message is the largest one.
 /// Jobs that share a microbatch, directly or through others, are one hybrid task; it is numbered by its first
 /// batch.
 PipelineWork work_of(const StepPlan& plan, std::vector<int32_t> stage_rank,
                      const std::vector<StageCost>& cost, const std::vector<int32_t>& lowest_stage,
-                     int64_t bytes_per_token, int64_t ranks_with_slices = 1);
+                     const MessageBytes& bytes_per_token, int64_t ranks_with_slices = 1);
 
 /// A run of microbatches that schedules treat as one: a chain, or a single microbatch. Forward last to first,
 /// backward first to last.

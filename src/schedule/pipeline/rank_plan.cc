@@ -135,7 +135,7 @@ int32_t PipelineLayout::stage_of(int64_t layer) const {
 PipelineLayout one_rank(const ModelConfig& config) { return {{whole_model(config)}, {0}}; }
 
 PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& layout, const StageCosts& costs,
-                     int64_t bytes_per_token) {
+                     const MessageBytes& bytes_per_token) {
   PipelineWork work;
   int32_t chains = 0;
   std::map<int32_t, int64_t> last_step;

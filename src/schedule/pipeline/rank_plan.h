@@ -55,7 +55,7 @@ using StageGraphsOf = std::function<StageGraphs(const StepPlan& plan, size_t mic
 struct RankPlanOptions {
   RankOrder order = RankOrder::automatic;
   PipelineCluster cluster;                ///< links that times are reckoned with
-  int64_t bytes_per_token = 0;            ///< of an activation, of which ranks that divide tokens send their slices
+  MessageBytes bytes_per_token;           ///< of messages, of which ranks that divide tokens send their slices
   std::vector<double> optimizer_s;        ///< by job: seconds of its optimizer step on one stage; 0 of those beyond
   /// Microbatches that a rank may hold between forward and backward, in units of its dearest one; a longer chain has its own
   /// length. 0: no limit. Read by `automatic`, split, lorapp and muxtune.
@@ -76,7 +76,7 @@ struct RankPlanOptions {
 /// The rounds as the pipeline's schedules see them. Steps of a job that the rounds leave out are not counted: its steps are numbered
 /// one after another, from its first one's number. bytes_per_token: as in RankPlanOptions.
 PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& layout, const StageCosts& costs,
-                     int64_t bytes_per_token);
+                     const MessageBytes& bytes_per_token);
 
 /// The same with the jobs' optimizer steps.
 PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& layout, const StageCosts& costs,

@@ -48,8 +48,7 @@ using Use = std::tuple<ActionKind, int32_t, int32_t, int32_t, int64_t>;
 Use use_of(const Action& action) {
   const bool is_step = action.kind == ActionKind::optimizer_step || action.microbatch < 0;
   if (is_step) return {ActionKind::optimizer_step, action.stage, -1, action.job, action.job_step};
-  const bool is_backward = action.kind == ActionKind::backward || action.kind == ActionKind::send_error;
-  return {is_backward ? ActionKind::backward : ActionKind::forward, action.stage, action.microbatch, -1, -1};
+  return {goes_down(action.kind) ? ActionKind::backward : ActionKind::forward, action.stage, action.microbatch, -1, -1};
 }
 
 /// Ranks of a run are process 4·process + 1, links 4·process + 3; tracks have even numbers. So none is 0, which Perfetto takes for its process's

@@ -265,7 +265,7 @@ class Simulator {
     const int32_t source = source_stage(action);
     if (!cluster_.overlap && source >= 0 && action.kind != ActionKind::optimizer_step) {
       const double copy_s = cluster_.between(rank_of(source), static_cast<int32_t>(rank))
-                                .seconds(microbatch(action).message_bytes);
+                                .seconds(microbatch(action).message_bytes.of(action.kind));
       push(now_s() + copy_s, Event::copied, rank);
     } else {
       start_compute(rank);
@@ -329,7 +329,7 @@ class Simulator {
     result_.ranks[rank].busy_s += now_s() - state.started_s;
     if (!is_shared_step(action) && source_stage(action) >= 0) {
       if (action.kind != ActionKind::optimizer_step) {
-        add_bytes(rank, -microbatch(action).message_bytes);
+        add_bytes(rank, -microbatch(action).message_bytes.of(action.kind));
       } else if (jobs_.at(action.job)->lowest_stage < action.stage &&
                  !steps_.contains({action.job, action.job_step + 1})) {
         add_bytes(rank, -norm_message_bytes);

@@ -18,18 +18,18 @@ double BucketTimes::latency_s() const {
   return sum / static_cast<double>(stages.size());
 }
 
-BucketTimes bucket_times(std::span<const StageCost> cost, int64_t message_bytes, int32_t lowest_stage,
+BucketTimes bucket_times(std::span<const StageCost> cost, const MessageBytes& message_bytes, int32_t lowest_stage,
                          double optimizer_s, const PipelineCluster& cluster) {
   BucketTimes times{.lowest_stage = lowest_stage, .optimizer_s = optimizer_s};
-  const auto transfer_s = [&](size_t from, size_t to) {
+  const auto transfer_s = [&](size_t from, size_t to, int64_t bytes) {
     return (cluster.overlap ? 1 : 2) *
-           cluster.between(static_cast<int32_t>(from), static_cast<int32_t>(to)).seconds(message_bytes);
+           cluster.between(static_cast<int32_t>(from), static_cast<int32_t>(to)).seconds(bytes);
   };
   for (size_t s = 0; s < cost.size(); ++s) {
     times.stages.push_back({.forward_s = cost[s].forward_s,
                             .backward_s = cost[s].backward_s,
-                            .send_up_s = s + 1 < cost.size() ? transfer_s(s, s + 1) : 0,
-                            .send_down_s = s > 0 ? transfer_s(s, s - 1) : 0,
+                            .send_up_s = s + 1 < cost.size() ? transfer_s(s, s + 1, message_bytes.activation) : 0,
+                            .send_down_s = s > 0 ? transfer_s(s, s - 1, message_bytes.error) : 0,
                             .kept_bytes = cost[s].kept_bytes});
   }
   return times;

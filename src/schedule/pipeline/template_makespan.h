@@ -30,7 +30,7 @@ struct BucketTimes {
 };
 
 /// One stage per rank, links of the cluster.
-BucketTimes bucket_times(std::span<const StageCost> cost, int64_t message_bytes, int32_t lowest_stage,
+BucketTimes bucket_times(std::span<const StageCost> cost, const MessageBytes& message_bytes, int32_t lowest_stage,
                          double optimizer_s, const PipelineCluster& cluster);
 
 /// Runs the template event by event: ComputeGraph::times(structured_template(…)) of `rounds` rounds of

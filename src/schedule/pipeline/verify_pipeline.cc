@@ -127,8 +127,7 @@ class Execution {
   }
 
   static MessageKey key_of(const Action& message) {
-    const bool is_error = message.kind == ActionKind::send_error || message.kind == ActionKind::receive_error;
-    return {is_error, message.stage, message.microbatch, message.microbatch < 0 ? message.job : -1,
+    return {goes_down(message.kind), message.stage, message.microbatch, message.microbatch < 0 ? message.job : -1,
             message.microbatch < 0 ? message.job_step : -1};
   }
 
@@ -162,7 +161,7 @@ class Execution {
     }
     account();
     if (action.stage > 0 && !is_mine(action.stage - 1))
-      buffer_bytes_[rank_] -= microbatch(action).message_bytes;
+      buffer_bytes_[rank_] -= microbatch(action).message_bytes.of(action.kind);
     return true;
   }
 
@@ -196,7 +195,7 @@ class Execution {
       ++through;
     }
     own.through = true;
-    if (!is_top && !is_mine(action.stage + 1)) buffer_bytes_[rank_] -= microbatch(action).message_bytes;
+    if (!is_top && !is_mine(action.stage + 1)) buffer_bytes_[rank_] -= microbatch(action).message_bytes.of(action.kind);
     return true;
   }
 
@@ -243,8 +242,8 @@ class Execution {
     COTUNE_CHECK(action.microbatch < static_cast<int32_t>(work_.microbatches.size()),
                  "{}: there is no such microbatch", here());
     COTUNE_CHECK(!is_error || lowest(action) <= action.stage, "{}: nobody needs this error", here());
-    COTUNE_CHECK(action.bytes == microbatch(action).message_bytes, "{}: the message has {} bytes", here(),
-                 microbatch(action).message_bytes);
+    COTUNE_CHECK(action.bytes == microbatch(action).message_bytes.of(action.kind), "{}: the message has {} bytes", here(),
+                 microbatch(action).message_bytes.of(action.kind));
   }
 
   bool send(const Action& action) {

@@ -20,7 +20,7 @@ StepPlan two_jobs(bool recompute) {
 
 RankPlan on_two_stages(bool recompute) {
   return plan_ranks({two_jobs(recompute)}, pipeline(2, test_layer_count), by_tokens,
-                    {.order = RankOrder::gpipe, .cluster = {.link = {.latency_s = latency_s}}, .bytes_per_token = 8, .optimizer_s = {7, 9}});
+                    {.order = RankOrder::gpipe, .cluster = {.link = {.latency_s = latency_s}}, .bytes_per_token = {8, 8}, .optimizer_s = {7, 9}});
 }
 
 TEST(ActionSeconds, AreThoseOfTheActionItselfAndOfWhatItWaitsFor) {

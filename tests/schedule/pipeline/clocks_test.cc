@@ -50,7 +50,7 @@ PipelineWork jobs_of(std::vector<int64_t> microbatches, int64_t rounds = 1, int3
   for (int64_t round = 0; round < rounds; ++round) {
     for (size_t job = 0; job < microbatches.size(); ++job) {
       const auto index = static_cast<int32_t>(job);
-      const PipelineMicrobatch one{.hybrid_task = index, .round = round, .jobs = {{index, round}}, .message_bytes = 8 * (index + 1),
+      const PipelineMicrobatch one{.hybrid_task = index, .round = round, .jobs = {{index, round}}, .message_bytes = {8 * (index + 1), 4 * (index + 1)},
                                    .cost = std::vector<StageCost>(static_cast<size_t>(stages))};
       work.microbatches.insert(work.microbatches.end(), static_cast<size_t>(microbatches[job]), one);
     }

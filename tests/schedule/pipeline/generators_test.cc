@@ -340,13 +340,13 @@ TEST(Generators, GiveEqualOrdersForEqualWork) {
 }
 
 TEST(Generators, SendTwoMessagesPerMicrobatchAndBoundary) {
-  const int64_t hidden_bytes = 4096 * 2;
+  const MessageBytes sent = 512 * token_bytes(4096, 2);
   for (const int32_t d : {1, 2, 4}) {
-    const PipelineWork work = uniform_work(d, 3, 2, 2, {}, 512 * hidden_bytes);
+    const PipelineWork work = uniform_work(d, 3, 2, 2, {}, sent);
     for (const NamedOrder& named : all_orders(work, {})) {
       const PipelineFacts facts = verify(work, make_schedule(work, named.order));
       EXPECT_EQ(facts.message_count, 2 * (d - 1) * 12) << named.name;
-      EXPECT_EQ(facts.message_bytes, 2 * (d - 1) * 12 * 512 * hidden_bytes) << named.name;
+      EXPECT_EQ(facts.message_bytes, (d - 1) * 12 * 512 * 4096 * (4 + 2)) << named.name;
       EXPECT_EQ(facts.norm_message_count, (d - 1) * 3)
           << named.name;  // after the last step of each job alone
     }

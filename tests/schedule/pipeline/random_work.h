@@ -57,7 +57,7 @@ inline PipelineWork random_work(Dice& dice, int32_t chunks = 1) {
           microbatch.chain = chain;
           --chained;
         }
-        microbatch.message_bytes = 64 * dice.between(1, 8);
+        microbatch.message_bytes = {64 * dice.between(1, 8), 64 * dice.between(1, 8)};
         const double size =
             with_zeros ? static_cast<double>(dice.between(0, 2)) : static_cast<double>(dice.between(1, 20));
         const double backward = static_cast<double>(dice.between(2, 6)) / 2;

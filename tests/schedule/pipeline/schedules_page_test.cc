@@ -24,7 +24,7 @@ bool is_update() {
 /// Four tasks of unlike length on four stages, the last one heavier by its head, two rounds of two
 /// microbatches.
 PipelineWork example_work() {
-  PipelineWork work = uniform_work(4, 4, 2, 2, {}, 8 << 20);
+  PipelineWork work = uniform_work(4, 4, 2, 2, {}, {8 << 20, 8 << 20});
   const std::vector<double> stage_speed{1.0, 0.95, 0.95, 1.15};
   for (PipelineMicrobatch& microbatch : work.microbatches) {
     const double size = std::vector<double>{0.5, 1.0, 0.4, 0.7}[static_cast<size_t>(microbatch.hybrid_task)];

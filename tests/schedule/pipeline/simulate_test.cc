@@ -87,7 +87,7 @@ TEST(SimulatePipeline, RunsRanksAndLinksOneThingAtATime) {
 TEST(SimulatePipeline, LorappLeavesNoBubbleFromAsManyAdaptersAsStagesOn) {
   for (const int32_t d : {2, 4, 8}) {
     for (const double ratio : {0.67, 1.0, 1.5, 2.0, 3.0}) {
-      const PipelineWork work = uniform_work(d, d, 1, 12, {.forward_s = 1, .backward_s = ratio}, 1000);
+      const PipelineWork work = uniform_work(d, d, 1, 12, {.forward_s = 1, .backward_s = ratio}, {1000, 1000});
       const PipelineSimulation simulation = simulate(work, make_schedule(work, lorapp(work)));
       EXPECT_NEAR(simulation.idle_share(0.4 * simulation.makespan_s, 0.6 * simulation.makespan_s), 0, 1e-9)
           << d;
@@ -145,7 +145,7 @@ TEST(SimulatePipeline, AStragglerDelaysTheRanksAroundIt) {
 
 TEST(SimulatePipeline, TransfersSlowTheComputationBesideThem) {
   // Rank 0 computes the second forward, 2 s, while the first one's activation travels for 1 s.
-  const PipelineWork work = uniform_work(2, 1, 2, 1, {.forward_s = 2, .backward_s = 1}, 100);
+  const PipelineWork work = uniform_work(2, 1, 2, 1, {.forward_s = 2, .backward_s = 1}, {100, 0});
   const PipelineSchedule schedule = make_schedule(work, gpipe(work), {.link = {.bytes_per_s = 100}});
   const PipelineSimulation simulation =
       simulate(work, schedule, {.link = {.bytes_per_s = 100}, .transfer_slowdown = 2});
@@ -155,7 +155,7 @@ TEST(SimulatePipeline, TransfersSlowTheComputationBesideThem) {
 
 TEST(SimulatePipeline, LinksCarryOneMessageAtATime) {
   // Two forwards of 1 s, messages of 5 s: the second waits for the first.
-  const PipelineWork work = uniform_work(2, 1, 2, 1, {.forward_s = 1, .backward_s = 1}, 500);
+  const PipelineWork work = uniform_work(2, 1, 2, 1, {.forward_s = 1, .backward_s = 1}, {500, 100});
   const PipelineCluster cluster{.link = {.latency_s = 0.5, .bytes_per_s = 100}};
   const PipelineSimulation simulation = simulate(work, make_schedule(work, gpipe(work), cluster), cluster);
   ASSERT_GE(simulation.transfers.size(), 2u);

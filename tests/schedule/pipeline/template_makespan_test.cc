@@ -39,7 +39,7 @@ TemplateCase random_case(Dice& dice) {
   result.limit.assign(static_cast<size_t>(stages), 0);
   for (int32_t b = 0; b < buckets; ++b) {
     const auto lowest = static_cast<int32_t>(std::max<int64_t>(0, dice.between(-2 * stages, stages - 1)));
-    PipelineMicrobatch microbatch{.hybrid_task = b, .jobs = {{b, 0}}, .message_bytes = dice.between(0, 9)};
+    PipelineMicrobatch microbatch{.hybrid_task = b, .jobs = {{b, 0}}, .message_bytes = {dice.between(0, 9), dice.between(0, 9)}};
     for (int32_t s = 0; s < stages; ++s) {
       microbatch.cost.push_back(are_alike ? like : StageCost{seconds(), seconds(), dice.between(50, 200)});
       int64_t& limit = result.limit[static_cast<size_t>(s)];
@@ -82,7 +82,7 @@ TEST(TemplateSimulator, IsTheTemplateOfTheGeneralSimulator) {
 
 TEST(TemplateSimulator, NeverEndsWhereAMicrobatchDoesNotFit) {
   const StageCost cost{1, 1, 100};
-  const BucketTimes bucket = bucket_times(std::span(&cost, 1), 0, 0, 0, {});
+  const BucketTimes bucket = bucket_times(std::span(&cost, 1), {}, 0, 0, {});
   const BucketTimes* launch = &bucket;
   const std::vector<int64_t> limit = {99};
   TemplateSimulator simulator(1, 2);

@@ -114,7 +114,7 @@ TEST(VerifyPipeline, RejectsEveryFalseFieldAndActionsOnOtherRanks) {
 
 /// Two jobs of two microbatches and two steps on three stages, as LoRAPP orders it.
 struct Example {
-  PipelineWork work = uniform_work(3, 2, 2, 2, {}, 100);
+  PipelineWork work = uniform_work(3, 2, 2, 2, {}, {100, 50});
   PipelineSchedule schedule = make_schedule(work, lorapp(work));
 
   std::vector<Action>& rank(size_t r) { return schedule.ranks[r]; }
@@ -263,7 +263,7 @@ TEST(VerifyPipeline, WantsTheWholeNormBeforeAStepOnAHigherStage) {
 }
 
 TEST(VerifyPipeline, HoldsMemoryToItsLimit) {
-  const PipelineWork work = uniform_work(4, 4, 1, 3, {.kept_bytes = 1000}, 10);
+  const PipelineWork work = uniform_work(4, 4, 1, 3, {.kept_bytes = 1000}, {10, 5});
   const PipelineSchedule schedule = make_schedule(work, lorapp(work));
   const PipelineFacts facts = verify(work, schedule);
   EXPECT_NO_THROW(verify(work, schedule, facts.peak_bytes));
@@ -289,7 +289,8 @@ TEST(VerifyPipeline, RejectsWorkThatContradictsItself) {
   wrong([](PipelineWork& work) {
     work.microbatches[0].cost[0].backward_s = std::numeric_limits<double>::infinity();
   });
-  wrong([](PipelineWork& work) { work.microbatches[0].message_bytes = -1; });
+  wrong([](PipelineWork& work) { work.microbatches[0].message_bytes.activation = -1; });
+  wrong([](PipelineWork& work) { work.microbatches[0].message_bytes.error = -1; });
   wrong([](PipelineWork& work) { work.microbatches[0].jobs.clear(); });
   wrong([](PipelineWork& work) { work.microbatches[0].jobs[0].job = 7; });
   wrong([](PipelineWork& work) { work.microbatches[0].jobs = {{1, 0}, {0, 0}}; });
@@ -305,7 +306,7 @@ TEST(VerifyPipeline, RejectsWorkThatContradictsItself) {
 }
 
 TEST(PipelineSchedule, RoundTripsThroughJsonLines) {
-  const PipelineWork work = uniform_work(3, 2, 2, 2, {}, 100);
+  const PipelineWork work = uniform_work(3, 2, 2, 2, {}, {100, 50});
   const PipelineSchedule schedule = make_schedule(work, lorapp(work));
   EXPECT_EQ(pipeline_schedule_from_json_lines(to_json_lines(schedule), 3), schedule);
   EXPECT_EQ(make_schedule(work, compute_order(schedule)), schedule);
@@ -348,11 +349,11 @@ TEST(WorkOfStepPlan, TakesChainsJobsAndMessages) {
     const StepPlan plan = plan_step(round, policy);
     const std::vector<StageCost> cost(plan.microbatches.size() * 3);
     const PipelineWork work =
-        work_of(plan, one_stage_per_rank(3), cost, std::vector<int32_t>(round.size(), 0), 4);
+        work_of(plan, one_stage_per_rank(3), cost, std::vector<int32_t>(round.size(), 0), {4, 2});
     ASSERT_EQ(objection(work, make_schedule(work, lorapp(work))), "") << seed;
     // One rank, one stage: the step plan's own order.
     const PipelineWork alone = work_of(plan, {0}, std::vector<StageCost>(plan.microbatches.size()),
-                                       std::vector<int32_t>(round.size(), 0), 4);
+                                       std::vector<int32_t>(round.size(), 0), {4, 2});
     std::vector<Compute> own;
     for (const Action& action : plan.actions) {
       if (action.kind == ActionKind::forward || action.kind == ActionKind::backward) {
