@@ -82,11 +82,12 @@ class DenseProduct : public FrozenProduct {
 
   static void add_residual(at::Tensor& y, const ProductOptions& options) {
     if (!options.residual.defined()) return;
-    y = y.to(options.residual.scalar_type());
+    const at::ScalarType summed = options.residual.scalar_type();
     if (options.residual_rows == nullptr) {
-      y.add_(options.residual);
+      y = y.scalar_type() == summed ? y.add_(options.residual) : at::add(y, options.residual);  // widened as it is added
       return;
     }
+    y = y.to(summed);
     for (const RowRange& rows : *options.residual_rows) {
       y.narrow(0, rows.begin, rows.count()).add_(options.residual.narrow(0, rows.begin, rows.count()));
     }
