@@ -13,7 +13,10 @@ namespace {
 
 constexpr int64_t block_elements = 1 << 14;  // the unit of work, and of the fixed order of sums
 
-const OptimizerBlocks& blocks_here() { return f32_isa() == Isa::none ? optimizer_blocks_portable : optimizer_blocks_avx512; }
+const OptimizerBlocks& blocks_here() {
+  if (f32_isa() == Isa::none) return optimizer_blocks_portable;
+  return vectors_for_f32() == Vectors::avx2 ? avx2::optimizer_blocks : avx512::optimizer_blocks;
+}
 
 /// Calls body(begin, count, block) for fixed blocks, in parallel; returns whether any call returned true.
 template <typename Body>

@@ -2,28 +2,17 @@
 
 #include <omp.h>
 
+#include "base/error.h"
 #include "kernels/attention_kernels.h"
-#include "kernels/vectors_avx512.h"
+#include "kernels/isa.h"
 
 namespace cotune::kernels {
 namespace {
 
-COTUNE_AVX512_BEGIN
-
-template <typename T>
-void round_row(const float* source, int64_t columns, T* destination) {
-  for_lanes(columns, [&](int64_t c, __mmask16 mask) { store(destination + c, load(source + c, mask), mask); });
-}
-
-COTUNE_AVX512_END
-
 const AttentionKernels& kernels_for(DType dtype) {
-  if (dtype == DType::f32) {
-    COTUNE_CHECK(cpu_features().avx512, "attention needs AVX-512");
-    return attention_f32_avx512();
-  }
-  COTUNE_CHECK(cpu_features().avx512_bf16, "attention in bf16 needs AVX-512 BF16");
-  return bf16_isa() == Isa::amx_bf16 ? attention_bf16_amx() : attention_bf16_avx512();
+  if (dtype == DType::f32) return vectors_for_f32() == Vectors::avx2 ? attention_f32_avx2() : attention_f32_avx512();
+  if (bf16_isa() == Isa::amx_bf16) return attention_bf16_amx();
+  return vectors_for_bf16() == Vectors::avx2 ? attention_bf16_avx2() : attention_bf16_avx512();
 }
 
 void check(const AttentionShape& shape) {
@@ -90,17 +79,6 @@ void attention_backward(DType dtype, const AttentionShape& shape, std::span<cons
   };
   const AttentionKernels& kernels = kernels_for(dtype);
   run_tasks(kernels, call, plan_attention_backward(shape, segments, omp_get_max_threads()), kernels.backward);
-}
-
-void store_kv_gradient(DType dtype, const float* source, int64_t token_count, int64_t columns, void* destination,
-                       int64_t stride) {
-  with_element(dtype, [&](auto element) {
-    using T = decltype(element);
-#pragma omp parallel for schedule(static) if (token_count * columns > (1 << 15))
-    for (int64_t t = 0; t < token_count; ++t) {
-      round_row(source + t * columns, columns, static_cast<T*>(destination) + t * stride);
-    }
-  });
 }
 
 }  // namespace cotune::kernels

@@ -4,7 +4,7 @@
 namespace cotune::kernels {
 namespace {
 
-COTUNE_AVX512_BEGIN
+COTUNE_VECTORS_BEGIN
 #pragma GCC target("amx-tile,amx-bf16")
 
 struct alignas(64) TileConfiguration {
@@ -86,7 +86,7 @@ struct TileProducts {
   }
 };
 
-COTUNE_AVX512_END
+COTUNE_VECTORS_END
 
 }  // namespace
 

@@ -4,7 +4,7 @@
 namespace cotune::kernels {
 namespace {
 
-COTUNE_AVX512_BEGIN
+COTUNE_VECTORS_BEGIN
 
 inline __m512 multiply_add(float, __m512i a, __m512i b, __m512 c) {
   return _mm512_fmadd_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), c);
@@ -55,7 +55,7 @@ struct VectorProducts {
   }
 };
 
-COTUNE_AVX512_END
+COTUNE_VECTORS_END
 
 void nothing() {}
 

@@ -35,7 +35,7 @@ Workspace& thread_workspace() {
   return workspace;
 }
 
-COTUNE_AVX512_BEGIN
+COTUNE_VECTORS_BEGIN
 
 /// What both directions know about a task.
 template <typename Products>
@@ -186,8 +186,8 @@ void pack_queries(const TaskView<Products>& view, int64_t query_block, int64_t h
     to.lse[i] = std::numeric_limits<float>::infinity();
     to.delta[i] = 0;
     if (!q.has(i)) continue;
-    __m512 sum = _mm512_setzero_ps();
-    for (int64_t c = 0; c < view.head_dim; c += 16) sum = _mm512_fmadd_ps(load(dout.row(i) + c), load(out.row(i) + c), sum);
+    Vector sum = no_values();
+    for (int64_t c = 0; c < view.head_dim; c += 16) sum = multiply_add(load(dout.row(i) + c), load(out.row(i) + c), sum);
     to.delta[i] = lane_sum(sum) * call.shape.scale;
     to.lse[i] = call.lse[(q.first + i) * call.shape.heads + head] * log2_of_e;
   }
@@ -321,7 +321,7 @@ void attention_backward_task(const AttentionCall& call, const AttentionTask& tas
   }
 }
 
-COTUNE_AVX512_END
+COTUNE_VECTORS_END
 
 }  // namespace
 }  // namespace cotune::kernels

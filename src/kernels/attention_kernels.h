@@ -30,6 +30,8 @@ struct AttentionKernels {
   void (*backward)(const AttentionCall& call, const AttentionTask& task);
 };
 
+const AttentionKernels& attention_f32_avx2();
+const AttentionKernels& attention_bf16_avx2();
 const AttentionKernels& attention_f32_avx512();
 const AttentionKernels& attention_bf16_avx512();
 const AttentionKernels& attention_bf16_amx();

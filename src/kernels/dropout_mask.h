@@ -5,7 +5,7 @@
 
 #include "base/random.h"
 #include "kernels/dropout.h"
-#include "kernels/vectors_avx512.h"
+#include "kernels/vectors.h"
 
 namespace cotune::kernels {
 namespace {
@@ -27,32 +27,32 @@ inline float scale_of(const DropoutSite& site) {
   return float(1.0 / (1.0 - double(site.probability)));
 }
 
-COTUNE_AVX512_BEGIN
+COTUNE_VECTORS_BEGIN
 
-inline __m512i mix_round(__m512i x) {
-  x = _mm512_xor_si512(x, _mm512_srli_epi32(x, 16));
-  x = _mm512_mullo_epi32(x, _mm512_set1_epi32(int(mix_factor1)));
-  x = _mm512_xor_si512(x, _mm512_srli_epi32(x, 13));
-  x = _mm512_mullo_epi32(x, _mm512_set1_epi32(int(mix_factor2)));
-  return _mm512_xor_si512(x, _mm512_srli_epi32(x, 16));
+inline Words mix_round(Words x) {
+  x = x ^ (x >> 16);
+  x = x * splat_word(mix_factor1);
+  x = x ^ (x >> 13);
+  x = x * splat_word(mix_factor2);
+  return x ^ (x >> 16);
 }
 
 /// Calls body(offset, lanes, kept lanes) for each sixteen of a row's features from first_feature on.
 template <typename Body>
 inline void for_kept(uint64_t key, uint32_t threshold, int64_t first_feature, int64_t features, Body body) {
-  const __m512i low = _mm512_set1_epi32(int(uint32_t(key)));
-  const __m512i high = _mm512_set1_epi32(int(uint32_t(key >> 32)));
-  const __m512i limit = _mm512_set1_epi32(int(threshold));
-  const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-  for_lanes(features, [&](int64_t c, __mmask16 mask) {
-    const __m512i feature = _mm512_add_epi32(lanes, _mm512_set1_epi32(int(first_feature + c)));
-    __m512i h = _mm512_mullo_epi32(feature, _mm512_set1_epi32(int(feature_factor)));
-    h = mix_round(_mm512_xor_si512(mix_round(_mm512_xor_si512(h, low)), high));
-    body(c, mask, _mm512_cmpge_epu32_mask(h, limit));
+  const Words low = splat_word(uint32_t(key));
+  const Words high = splat_word(uint32_t(key >> 32));
+  const Words limit = splat_word(threshold);
+  const Words numbers = lane_numbers();
+  for_lanes(features, [&](int64_t c, auto lanes) {
+    const Words feature = numbers + splat_word(uint32_t(first_feature + c));
+    Words h = feature * splat_word(feature_factor);
+    h = mix_round(mix_round(h ^ low) ^ high);
+    body(c, lanes, at_least(h, limit));
   });
 }
 
-COTUNE_AVX512_END
+COTUNE_VECTORS_END
 
 }  // namespace
 }  // namespace cotune::kernels

@@ -151,7 +151,7 @@ void PackedMatrix::pack_columns(int64_t first_column, int64_t count, const Matri
   const bool rows = source.order == MatrixView::Order::rows;
   const int64_t k_stride = rows ? source.stride : 1;
   const int64_t n_stride = rows ? 1 : source.stride;
-  const bool vectors = cpu_features().avx512 && packs_with_avx512(source.dtype, dtype_);
+  auto* by_vectors = !cpu_features().avx2 ? nullptr : vectors_for_f32() == Vectors::avx512 ? avx512::pack_panel : avx2::pack_panel;
   const int64_t first_panel = first_column / panel_columns;
   const int64_t end_panel = (first_column + count + panel_columns - 1) / panel_columns;
 #pragma omp parallel for schedule(static) if (count * k_ >= large_piece)
@@ -166,9 +166,9 @@ void PackedMatrix::pack_columns(int64_t first_column, int64_t count, const Matri
                           parts_);
       continue;
     }
-    if (vectors) {
+    if (by_vectors != nullptr) {
       const auto* from = static_cast<const char*>(source.data) + offset * bytes_of(source.dtype);
-      pack_panel_avx512(
+      by_vectors(
           {target, begin, end - begin, k_, dtype_, {from, source.stride, source.dtype, source.order}});
       continue;
     }
@@ -225,7 +225,9 @@ float PackedMatrix::element(int64_t i, int64_t j) const {
 }
 
 const MatrixKernels& matrix_kernels(Isa isa, DType dtype) {
-  const MatrixKernels* kernels = isa == Isa::amx_bf16      ? &amx_bf16_kernels
+  const MatrixKernels* kernels = isa == Isa::avx2          ? &avx2_kernels
+                                 : isa == Isa::avx2_bf16   ? &avx2_bf16_kernels
+                                 : isa == Isa::amx_bf16    ? &amx_bf16_kernels
                                  : isa == Isa::amx_f32     ? &amx_f32_kernels
                                  : isa == Isa::avx512_bf16 ? &avx512_bf16_kernels
                                  : isa == Isa::avx512      ? &avx512_kernels

@@ -62,7 +62,8 @@ struct MatrixKernels {
   int64_t k_block;      ///< k of a block, such that a strip's left operand stays in the first-level cache
   DType dtype;
   int64_t depth_unit;          ///< k of the operands is padded with zeros to a multiple of this
-  int64_t left_element_bytes;  ///< of the left operand as `multiply` reads it
+  int64_t left_element_bytes;  ///< of the left operand as `multiply` reads it, and transpose_left writes it
+  bool in_parts = false;       ///< packed operands are f32 in bf16 parts
   /// x [k] → a row of the left operand, k padded; null where rows of x are read as they are.
   void (*convert_left)(const char* x, int64_t k, char* target);
   /// Called by every thread around its strips.
@@ -80,6 +81,8 @@ struct MatrixKernels {
                          int64_t columns, char* target, int64_t target_stride);
 };
 
+extern const MatrixKernels avx2_kernels;
+extern const MatrixKernels avx2_bf16_kernels;
 extern const MatrixKernels avx512_kernels;
 extern const MatrixKernels avx512_bf16_kernels;
 extern const MatrixKernels amx_bf16_kernels;

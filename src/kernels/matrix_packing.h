@@ -20,13 +20,14 @@ struct PanelPiece {
   int64_t step_bytes = 2048;
 };
 
-/// Whether pack_panel_avx512 knows this pair of dtypes; bf16 → f32 is left to the plain loop.
-constexpr bool packs_with_avx512(DType source, DType target) {
-  return target == DType::bf16 || source == DType::f32;
+/// The same bits as the plain loop of PackedMatrix::pack_columns.
+namespace avx2 {
+void pack_panel(const PanelPiece& piece);
 }
-
-/// The same bits as the plain loop of PackedMatrix::pack_columns. Needs AVX-512 F and BW.
-void pack_panel_avx512(const PanelPiece& piece);
+/// Needs no AVX-512 BF16.
+namespace avx512 {
+void pack_panel(const PanelPiece& piece);
+}
 
 /// A panel of f32 in `parts` bf16 parts; the source is f32 or bf16. Needs AVX-512 BF16.
 void pack_panel_in_parts(const PanelPiece& piece, int parts);

@@ -61,7 +61,7 @@ void pack_panel_in_parts(const PanelPiece& piece, int parts) {
       stretch_piece.panel =
           piece.panel + k / float_part_depth * stretch_piece.step_bytes + part * part_step_bytes;
       stretch_piece.source = {scratch.data() + part * part_words, stride, DType::bf16, source.order};
-      pack_panel_avx512(stretch_piece);
+      avx512::pack_panel(stretch_piece);
     }
   }
 }

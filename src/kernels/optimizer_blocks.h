@@ -1,5 +1,5 @@
-/// Inside the optimisers: what is done to a run of elements, on vectors where the processor has AVX-512 and one by one elsewhere.
-/// Both follow the same order of operations, and round alike but for products that are added without a rounding in between.
+/// Inside the optimisers: what is done to a run of elements, on vectors where the processor has AVX2 and one by one elsewhere.
+/// All follow the same order of operations, and round alike but for products that are added without a rounding in between.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,12 @@ struct OptimizerBlocks {
   double (*squares)(const float* values, int64_t count);
 };
 
-extern const OptimizerBlocks optimizer_blocks_avx512;
+namespace avx2 {
+extern const OptimizerBlocks optimizer_blocks;
+}
+namespace avx512 {
+extern const OptimizerBlocks optimizer_blocks;
+}
 extern const OptimizerBlocks optimizer_blocks_portable;
 
 }  // namespace cotune::kernels

@@ -61,7 +61,7 @@ void add_group(const Call& call, const OuterGroup& group, const char* left, int6
         const int64_t row = tile_begin(group.left_columns, tiles, t + side);
         Tile& tile = strip.tiles[side];
         tile.height = static_cast<int>(tile_begin(group.left_columns, tiles, t + side + 1) - row);
-        tile.a = left + row * left_stride + k * element;
+        tile.a = left + row * left_stride + k * kernels.left_element_bytes;
         tile.y = reinterpret_cast<char*>(group.gradient + row * group.gradient_stride + column);
       }
       kernels.multiply(strip);
@@ -75,7 +75,7 @@ void add_run(const Call& call, size_t begin, size_t end, const OuterShare& mine)
   const int64_t element = bytes_of(kernels.dtype);
   const RowRange rows = call.groups[begin].rows;
   const int64_t depth = padded_depth(rows.count(), kernels.depth_unit);
-  const int64_t left_stride = ((depth * element + line_bytes - 1) / line_bytes | 1) * line_bytes;
+  const int64_t left_stride = ((depth * kernels.left_element_bytes + line_bytes - 1) / line_bytes | 1) * line_bytes;
   const RowRange panels = mine.panels;
   const auto is_mine = [&](size_t g) {
     return call.gradient_of[g] >= mine.gradients.begin && call.gradient_of[g] < mine.gradients.end;

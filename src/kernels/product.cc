@@ -130,7 +130,7 @@ void RowPlan::build(int64_t rows, const ProductOptions& options, const MatrixKer
 }
 
 void check(const MatrixKernels& kernels, const PackedMatrix& b, int64_t rows, const ProductOptions& options) {
-  const bool in_parts = kernels.convert_left != nullptr;
+  const bool in_parts = kernels.in_parts;
   COTUNE_CHECK(in_parts == (b.parts() > 0), "a matrix packed for other kernels, in {} parts", b.parts());
   for (const LowRankTerm& term : options.terms) {
     COTUNE_CHECK(term.rows.begin >= 0 && term.rows.begin <= term.rows.end && term.rows.end <= rows,

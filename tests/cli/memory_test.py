@@ -21,8 +21,7 @@ import long_row
 
 MIB = 1 << 20
 # Equal bits whatever the token budget are what our kernels promise; ATen agrees within rounding.
-OWN_KERNELS = ("avx512_bf16" in pathlib.Path("/proc/cpuinfo").read_text().split()
-               and os.environ.get("COTUNE_CPU_ISA") not in ("none", "avx512"))
+OWN_KERNELS = needs.is_here("kernels") and os.environ.get("COTUNE_CPU_ISA") != "none"
 MIXES = int(os.environ.get("COTUNE_MEMORY_MIXES", "12"))
 # Wide enough for activations to count beside the libraries' own 200 MiB, small enough to be trained in a second.
 WIDE = {
@@ -150,7 +149,7 @@ class Memory(ProgramTest):
         jobs = self.write_jobs(f"path: {needs.SMOLLM2}", ("wide", "narrow", "bottleneck"), steps=1, longest=120)
         self.hold_to_limits(jobs, (0.8,))
 
-    @needs.required("smollm2", "avx512")  # ATen's operators take minutes
+    @needs.required("smollm2", "kernels")  # ATen's operators take minutes
     def test_of_a_row_of_8192_tokens_of_smollm2_is_the_weights_and_a_gibibyte_and_a_half(self):
         taken = long_row.train(PROGRAM, needs.SMOLLM2, dtype="bfloat16" if OWN_KERNELS else "float32")
         self.assertEqual(taken["jobs"][0]["status"], "finished")

@@ -81,7 +81,7 @@ NEEDS = {
     "debootstrap": (lambda: shutil.which("debootstrap") is not None, "makes bare systems that packages are tried in", "apt-get install debootstrap"),
     "large": (lambda: os.environ.get("COTUNE_TEST_LARGE", "") == "1", "for documented commands that fetch gigabytes and take hours",
               "scripts/test --large runs them too"),
-    "avx512": (lambda: has_instructions("avx512f"), "for our kernels", "the processor must have AVX-512"),
+    "kernels": (lambda: has_instructions("avx2") and has_instructions("fma"), "for our kernels", "the processor must have AVX2 and FMA"),
     "amx": (lambda: has_instructions("amx_bf16"), "for our kernels on tiles", "the processor must have AMX BF16"),
     "gpu": (lambda: os.environ.get("COTUNE_TEST_DEVICE", "").startswith("cuda"), "for kernels of the plugin",
             "scripts/test-cuda runs the tests that take one"),

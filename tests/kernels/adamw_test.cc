@@ -112,22 +112,25 @@ TEST(GradientNorm, SumsSquaresAndSeesWhatIsNotFinite) {
 }
 
 TEST(OptimizerBlocks, AgreeOnVectorsAndOneByOne) {
-  COTUNE_NEEDS(DType::f32);
+  COTUNE_NEEDS_VECTORS;
   const AdamwScalars adamw{0.5F, 0.999F, 0.1F, 0.99F, 0.01F, 0.1F, 1e-8F, -3e-3F};
   const SgdScalars sgd{0.5F, 0.1F, 0.9F, 0.8F, 0.01F, false, true};
   for (const int64_t count : {1, 15, 16, 17, 1000}) {
     const std::vector<float> g = normals(count, 1);
     std::vector<std::vector<float>> stepped;
-    for (const OptimizerBlocks* blocks : {&optimizer_blocks_avx512, &optimizer_blocks_portable}) {
+    std::vector<const OptimizerBlocks*> all{&optimizer_blocks_portable, &avx2::optimizer_blocks};
+    if (cpu_features().avx512) all.push_back(&avx512::optimizer_blocks);
+    for (const OptimizerBlocks* blocks : all) {
       std::vector<float> p = normals(count, 2), m = normals(count, 3), v(count, 0.5F), b = normals(count, 4), q = p;
       EXPECT_FALSE(blocks->adamw(adamw, count, g.data(), p.data(), m.data(), v.data()));
       EXPECT_FALSE(blocks->sgd(sgd, count, g.data(), q.data(), b.data()));
       for (const std::vector<float>& each : {p, m, v, b, q}) stepped.push_back(each);
     }
-    for (size_t i = 0; i < 5; ++i) {
-      for (int64_t j = 0; j < count; ++j) ASSERT_NEAR(stepped[i][j], stepped[i + 5][j], 1e-6F * (1 + std::abs(stepped[i][j]))) << i << " " << j;
+    for (size_t i = 5; i < stepped.size(); ++i) {
+      const std::vector<float>& expected = stepped[i % 5];
+      for (int64_t j = 0; j < count; ++j) ASSERT_NEAR(stepped[i][j], expected[j], 1e-6F * (1 + std::abs(expected[j]))) << i << " " << j;
     }
-    EXPECT_EQ(optimizer_blocks_avx512.squares(g.data(), count), optimizer_blocks_portable.squares(g.data(), count));
+    for (const OptimizerBlocks* blocks : all) EXPECT_EQ(blocks->squares(g.data(), count), optimizer_blocks_portable.squares(g.data(), count));
   }
 }
 

@@ -10,7 +10,31 @@ namespace cotune::kernels {
 namespace {
 
 /// Which kernel, called directly or as the dispatch chooses.
-enum class Kernel { f32, bf16, bf16_vectors };
+enum class Kernel { f32, bf16, f32_avx2, bf16_avx2, f32_avx512, bf16_avx512 };
+
+std::string name_of(Kernel kernel) {
+  constexpr std::array names{"f32", "bf16", "f32_avx2", "bf16_avx2", "f32_avx512", "bf16_avx512"};
+  return names[static_cast<size_t>(kernel)];
+}
+DType dtype_of(Kernel kernel) { return name_of(kernel).starts_with("f32") ? DType::f32 : DType::bf16; }
+
+/// Those that are called directly; null: as the dispatch chooses.
+const AttentionKernels* direct(Kernel kernel) {
+  switch (kernel) {
+    case Kernel::f32_avx2: return &attention_f32_avx2();
+    case Kernel::bf16_avx2: return &attention_bf16_avx2();
+    case Kernel::f32_avx512: return &attention_f32_avx512();
+    case Kernel::bf16_avx512: return &attention_bf16_avx512();
+    default: return nullptr;
+  }
+}
+
+bool can_run(Kernel kernel) {
+  const CpuFeatures& features = cpu_features();
+  if (kernel == Kernel::f32_avx512) return features.avx512;
+  if (kernel == Kernel::bf16_avx512) return features.avx512_bf16;
+  return features.avx2;
+}
 
 struct Row {
   int64_t tokens;
@@ -28,27 +52,27 @@ struct Batch {
     lse.resize(tokens * shape.heads);
   }
 
-  DType dtype() const { return kernel == Kernel::f32 ? DType::f32 : DType::bf16; }
+  DType dtype() const { return dtype_of(kernel); }
   int64_t q_stride() const { return shape.heads * shape.head_dim; }
   int64_t kv_columns() const { return shape.kv_heads * shape.head_dim; }
   int64_t qkv_stride() const { return q_stride() + 2 * kv_columns(); }
 
   void forward(std::span<const AttentionSegment> segments) {
-    if (kernel != Kernel::bf16_vectors) {
+    if (direct(kernel) == nullptr) {
       attention_forward(dtype(), shape, segments, qkv.data(), qkv_stride(), out.data(), q_stride(), lse.data());
       return;
     }
     AttentionCall call = arguments(segments, {});
-    for (const auto& task : plan_attention_forward(shape, segments, 2)) attention_bf16_avx512().forward(call, task);
+    for (const auto& task : plan_attention_forward(shape, segments, 2)) direct(kernel)->forward(call, task);
   }
   void backward(std::span<const AttentionSegment> segments, std::span<const AttentionKvGradient> gradients) {
-    if (kernel != Kernel::bf16_vectors) {
+    if (direct(kernel) == nullptr) {
       attention_backward(dtype(), shape, segments, gradients, qkv.data(), qkv_stride(), out.data(), q_stride(),
                          dout.data(), q_stride(), lse.data(), dqkv.data(), qkv_stride());
       return;
     }
     AttentionCall call = arguments(segments, gradients);
-    for (const auto& task : plan_attention_backward(shape, segments, 3)) attention_bf16_avx512().backward(call, task);
+    for (const auto& task : plan_attention_backward(shape, segments, 3)) direct(kernel)->backward(call, task);
   }
 
   void run_whole() {
@@ -170,15 +194,13 @@ AttentionShape shape_of(int64_t heads, int64_t kv_heads, int64_t head_dim) {
 class Attention : public testing::TestWithParam<Kernel> {
  protected:
   void SetUp() override {
-    COTUNE_NEEDS(GetParam() == Kernel::f32 ? DType::f32 : DType::bf16);
-    if (GetParam() == Kernel::bf16 && bf16_isa() == Isa::none) GTEST_SKIP() << "switched off";
+    if (!can_run(GetParam())) GTEST_SKIP() << "this machine lacks the instructions";
+    if (direct(GetParam()) == nullptr && bf16_isa() == Isa::none) GTEST_SKIP() << "switched off";
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Kernels, Attention, testing::Values(Kernel::f32, Kernel::bf16, Kernel::bf16_vectors),
-                         [](const auto& info) {
-                           return info.param == Kernel::f32 ? "f32" : info.param == Kernel::bf16 ? "bf16" : "vectors";
-                         });
+INSTANTIATE_TEST_SUITE_P(Kernels, Attention, testing::Values(Kernel::f32, Kernel::bf16, Kernel::f32_avx2, Kernel::bf16_avx2, Kernel::f32_avx512, Kernel::bf16_avx512),
+                         [](const auto& info) { return name_of(info.param); });
 
 TEST_P(Attention, AgreesWithTheReferenceOnRaggedRows) {
   Batch batch(GetParam(), shape_of(6, 2, 64), {1, 2, 31, 32, 33, 64, 65, 100, 128, 1, 130, 200}, 1);

@@ -15,8 +15,8 @@ struct Case {
 class CrossEntropy : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    COTUNE_NEEDS(GetParam().logits);
-    COTUNE_NEEDS(GetParam().gradient);
+    COTUNE_NEEDS_VECTORS;
+    COTUNE_NEEDS_VECTORS;
   }
 };
 
@@ -70,7 +70,7 @@ TEST_P(CrossEntropy, LossAndGradientAgreeWithTheReference) {
 }
 
 TEST(CrossEntropy, HugeLogitsDoNotOverflow) {
-  COTUNE_NEEDS(DType::f32);
+  COTUNE_NEEDS_VECTORS;
   std::vector<float> logits = {1e30f, -1e30f, 1e30f};
   const int32_t label = 0;
   const float scale = 1;

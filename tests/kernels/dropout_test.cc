@@ -24,7 +24,7 @@ bool keeps(uint64_t site, double probability, uint64_t example, int32_t position
 
 class Dropout : public testing::TestWithParam<DType> {
  protected:
-  void SetUp() override { COTUNE_NEEDS(GetParam()); }
+  void SetUp() override { COTUNE_NEEDS_VECTORS; }
 };
 
 INSTANTIATE_TEST_SUITE_P(DTypes, Dropout, testing::Values(DType::f32, DType::bf16));

@@ -121,6 +121,7 @@ inline double tolerance(DType dtype, double value, double magnitude) {
 /// The instruction sets of this machine, each with its dtype.
 inline std::vector<Isa> machine_isas() {
   std::vector<Isa> isas;
+  if (cpu_features().avx2) isas.insert(isas.end(), {Isa::avx2, Isa::avx2_bf16});
   if (cpu_features().avx512) isas.push_back(Isa::avx512);
   if (cpu_features().avx512_bf16) isas.push_back(Isa::avx512_bf16);
   if (cpu_features().amx_bf16) isas.push_back(Isa::amx_bf16);
@@ -128,7 +129,7 @@ inline std::vector<Isa> machine_isas() {
   return isas;
 }
 inline DType dtype_of(Isa isa) {
-  return isa == Isa::avx512 || isa == Isa::amx_f32 ? DType::f32 : DType::bf16;
+  return isa == Isa::avx2 || isa == Isa::avx512 || isa == Isa::amx_f32 ? DType::f32 : DType::bf16;
 }
 
 class OnEveryIsa : public testing::TestWithParam<Isa> {
@@ -140,6 +141,8 @@ class OnEveryIsa : public testing::TestWithParam<Isa> {
 
 inline std::string isa_name(const testing::TestParamInfo<Isa>& info) {
   switch (info.param) {
+    case Isa::avx2: return "avx2";
+    case Isa::avx2_bf16: return "avx2_bf16";
     case Isa::avx512: return "avx512";
     case Isa::avx512_bf16: return "avx512_bf16";
     case Isa::amx_bf16: return "amx_bf16";

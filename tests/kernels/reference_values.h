@@ -95,11 +95,7 @@ void expect_rounded_once(const Values& got, const B& expected, int64_t count, DT
   }
 }
 
-inline bool can_run(DType dtype) {
-  return dtype == DType::bf16 ? cpu_features().avx512_bf16 : cpu_features().avx512;
-}
-
-#define COTUNE_NEEDS(dtype) \
-  if (!::cotune::kernels::can_run(dtype)) GTEST_SKIP() << "this machine lacks the instructions"
+#define COTUNE_NEEDS_VECTORS \
+  if (!::cotune::kernels::cpu_features().avx2) GTEST_SKIP() << "this machine lacks the instructions"
 
 }  // namespace cotune::kernels

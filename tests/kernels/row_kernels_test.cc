@@ -11,7 +11,7 @@ namespace {
 
 class RowKernels : public testing::TestWithParam<DType> {
  protected:
-  void SetUp() override { COTUNE_NEEDS(GetParam()); }
+  void SetUp() override { COTUNE_NEEDS_VECTORS; }
   DType dtype() const { return GetParam(); }
 };
 
@@ -148,7 +148,7 @@ TEST_P(RowKernels, SwigluAndItsGradientAgreeWithTheReference) {
 }
 
 TEST(Swiglu, ExtremeGatesStayFinite) {
-  COTUNE_NEEDS(DType::f32);
+  COTUNE_NEEDS_VECTORS;
   const std::vector<float> gate_up = {-3e38f, -1000, -88, 0, 88, 1000, 3e38f, 1, 1, 1, 1, 1, 1, 1};
   std::vector<float> y(7), gradient(14);
   const std::vector<float> dy(7, 1.f);
@@ -163,7 +163,7 @@ TEST(Swiglu, ExtremeGatesStayFinite) {
 }
 
 TEST(Swiglu, SigmoidIsWithinTwoUlp) {
-  COTUNE_NEEDS(DType::f32);
+  COTUNE_NEEDS_VECTORS;
   const int64_t count = 20000;
   std::vector<float> gate_up(2 * count), y(count);
   for (int64_t i = 0; i < count; ++i) gate_up[i] = float(-20 + 40.0 * double(i) / double(count));

@@ -39,7 +39,7 @@ std::vector<SparseRows> one_group(const RandomDelta& random, RowRange rows) {
 
 class SparseDeltas : public testing::TestWithParam<DType> {
  protected:
-  void SetUp() override { COTUNE_NEEDS(GetParam()); }
+  void SetUp() override { COTUNE_NEEDS_VECTORS; }
 };
 
 INSTANTIATE_TEST_SUITE_P(DTypes, SparseDeltas, testing::Values(DType::f32, DType::bf16));

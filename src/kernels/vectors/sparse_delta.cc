@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "kernels/row_blocks.h"
-#include "kernels/vectors_avx512.h"
+#include "kernels/vectors.h"
 
-namespace cotune::kernels {
+namespace cotune::kernels::COTUNE_VECTORS {
 namespace {
 
 constexpr int64_t token_block = 64;
@@ -22,21 +22,21 @@ struct Transposed {
   }
 };
 
-COTUNE_AVX512_BEGIN
+COTUNE_VECTORS_BEGIN
 
 /// to[f][t] = from[t][f] for features [begin, end); tokens from `count` on are zero.
 template <typename T>
 void transpose_block(const T* from, int64_t stride, int64_t count, int64_t begin, int64_t end, float* to) {
   for (int64_t f = begin; f < end; f += 16) {
-    const __mmask16 mask = first_lanes(end - f);
+    const FirstLanes lanes = first_lanes(end - f);
     for (int64_t t = 0; t < token_block; t += 16) {
-      __m512i words[16];
+      Words words[16];
       for (int64_t r = 0; r < 16; ++r) {
-        words[r] = t + r < count ? _mm512_castps_si512(load(from + (t + r) * stride + f, mask)) : _mm512_setzero_si512();
+        words[r] = t + r < count ? as_words(load(from + (t + r) * stride + f, lanes)) : no_words();
       }
-      transpose_words(words);
+      transpose(words);
       const int64_t rows = std::min<int64_t>(16, end - f);
-      for (int64_t r = 0; r < rows; ++r) _mm512_storeu_si512(to + (f + r) * token_block + t, words[r]);
+      for (int64_t r = 0; r < rows; ++r) store_words(to + (f + r) * token_block + t, words[r]);
     }
   }
 }
@@ -44,17 +44,17 @@ void transpose_block(const T* from, int64_t stride, int64_t count, int64_t begin
 /// to[t][f + r] += from[r][t] for r < columns ≤ 16, rounded to T.
 template <typename T>
 void add_transposed(const float* from, int64_t columns, int64_t count, T* to, int64_t stride) {
-  const __mmask16 mask = first_lanes(columns);
+  const FirstLanes lanes = first_lanes(columns);
   for (int64_t t = 0; t < count; t += 16) {
-    __m512i words[16];
+    Words words[16];
     for (int64_t r = 0; r < 16; ++r) {
-      words[r] = r < columns ? _mm512_loadu_si512(from + r * token_block + t) : _mm512_setzero_si512();
+      words[r] = r < columns ? load_words(from + r * token_block + t) : no_words();
     }
-    transpose_words(words);
+    transpose(words);
     const int64_t rows = std::min<int64_t>(16, count - t);
     for (int64_t r = 0; r < rows; ++r) {
       T* row = to + (t + r) * stride;
-      store(row, _mm512_add_ps(load(row, mask), _mm512_castsi512_ps(words[r])), mask);
+      store(row, load(row, lanes) + as_vector(words[r]), lanes);
     }
   }
 }
@@ -69,13 +69,13 @@ void forward_block(const SparseDelta& delta, const float* values, const T* x, in
     const int64_t columns = std::min<int64_t>(16, delta.outputs - j);
     if (delta.column_offsets[j] == delta.column_offsets[j + columns]) continue;
     for (int64_t c = 0; c < columns; ++c) {
-      __m512 sum[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
+      Vector sum[4] = {no_values(), no_values(), no_values(), no_values()};
       for (int64_t e = delta.column_offsets[j + c]; e < delta.column_offsets[j + c + 1]; ++e) {
         const float* column = x_columns + int64_t(delta.row_indices[e]) * token_block;
-        const __m512 value = _mm512_set1_ps(values[e]);
-        for (int i = 0; i < 4; ++i) sum[i] = _mm512_fmadd_ps(value, _mm512_loadu_ps(column + i * 16), sum[i]);
+        const Vector value = splat(values[e]);
+        for (int i = 0; i < 4; ++i) sum[i] = multiply_add(value, load(column + i * 16), sum[i]);
       }
-      for (int i = 0; i < 4; ++i) _mm512_store_ps(sums + c * token_block + i * 16, sum[i]);
+      for (int i = 0; i < 4; ++i) store(sums + c * token_block + i * 16, sum[i]);
     }
     add_transposed(sums, columns, count, y + j, y_stride);
   }
@@ -89,13 +89,13 @@ void input_gradient_block(const SparseDelta& delta, const float* values, const T
   transpose_block(dy, dy_stride, count, 0, delta.outputs, dy_columns);
   std::fill_n(dx_columns, delta.inputs * token_block, 0.f);
   for (int64_t j = 0; j < delta.outputs; ++j) {
-    __m512 column[4];
-    for (int i = 0; i < 4; ++i) column[i] = _mm512_loadu_ps(dy_columns + j * token_block + i * 16);
+    Vector column[4];
+    for (int i = 0; i < 4; ++i) column[i] = load(dy_columns + j * token_block + i * 16);
     for (int64_t e = delta.column_offsets[j]; e < delta.column_offsets[j + 1]; ++e) {
       float* sums = dx_columns + int64_t(delta.row_indices[e]) * token_block;
-      const __m512 value = _mm512_set1_ps(values[e]);
+      const Vector value = splat(values[e]);
       for (int i = 0; i < 4; ++i) {
-        _mm512_storeu_ps(sums + i * 16, _mm512_fmadd_ps(value, column[i], _mm512_loadu_ps(sums + i * 16)));
+        store(sums + i * 16, multiply_add(value, column[i], load(sums + i * 16)));
       }
     }
   }
@@ -108,18 +108,18 @@ void input_gradient_block(const SparseDelta& delta, const float* values, const T
 void value_gradient_columns(const SparseDelta& delta, int64_t begin, int64_t end, const float* x_columns,
                             const float* dy_columns, float* value_gradients) {
   for (int64_t j = begin; j < end; ++j) {
-    __m512 column[4];
-    for (int i = 0; i < 4; ++i) column[i] = _mm512_loadu_ps(dy_columns + j * token_block + i * 16);
+    Vector column[4];
+    for (int i = 0; i < 4; ++i) column[i] = load(dy_columns + j * token_block + i * 16);
     for (int64_t e = delta.column_offsets[j]; e < delta.column_offsets[j + 1]; ++e) {
       const float* x = x_columns + int64_t(delta.row_indices[e]) * token_block;
-      __m512 sum = _mm512_mul_ps(column[0], _mm512_loadu_ps(x));
-      for (int i = 1; i < 4; ++i) sum = _mm512_fmadd_ps(column[i], _mm512_loadu_ps(x + i * 16), sum);
+      Vector sum = column[0] * load(x);
+      for (int i = 1; i < 4; ++i) sum = multiply_add(column[i], load(x + i * 16), sum);
       value_gradients[e] += lane_sum(sum);
     }
   }
 }
 
-COTUNE_AVX512_END
+COTUNE_VECTORS_END
 
 /// The columns of one of `parts` equal shares of the entries.
 int64_t first_column(const SparseDelta& delta, int64_t part, int64_t parts) {
@@ -215,4 +215,4 @@ void sparse_delta_value_gradient(DType dtype, std::span<const SparseValueGradien
   });
 }
 
-}  // namespace cotune::kernels
+}  // namespace cotune::kernels::COTUNE_VECTORS

@@ -1,49 +1,49 @@
 #include "kernels/swiglu.h"
 
-#include "kernels/vectors_avx512.h"
+#include "kernels/vectors.h"
 
-namespace cotune::kernels {
+namespace cotune::kernels::COTUNE_VECTORS {
 namespace {
 
 constexpr int64_t parallel_elements = 1 << 14;
 
-COTUNE_AVX512_BEGIN
+COTUNE_VECTORS_BEGIN
 
 /// To the accuracy of T.
 template <typename T>
-inline __m512 sigmoid(__m512 x) {
-  x = _mm512_max_ps(_mm512_set1_ps(-87.f), x);  // keeps the denominator finite; σ is below 1e-37 there
-  const __m512 one = _mm512_set1_ps(1.f);
+inline Vector sigmoid(Vector x) {
+  x = larger(splat(-87.f), x);  // keeps the denominator finite; σ is below 1e-37 there
+  const Vector one = splat(1.f);
   if constexpr (sizeof(T) == 2) {
-    return _mm512_rcp14_ps(_mm512_add_ps(one, exp2<T>(_mm512_mul_ps(x, _mm512_set1_ps(-log2_of_e)))));
+    return rough_reciprocal(one + exp2<T>(x * splat(-log2_of_e)));
   } else {
-    return reciprocal(_mm512_add_ps(one, exp(_mm512_sub_ps(_mm512_setzero_ps(), x))));
+    return reciprocal(one + exp(no_values() - x));
   }
 }
 
 template <typename T>
 void forward_row(const T* gate, const T* up, int64_t width, T* y) {
-  for_lanes(width, [&](int64_t c, __mmask16 mask) {
-    const __m512 g = load(gate + c, mask);
-    store(y + c, _mm512_mul_ps(_mm512_mul_ps(g, sigmoid<T>(g)), load(up + c, mask)), mask);
+  for_lanes(width, [&](int64_t c, auto lanes) {
+    const Vector g = load(gate + c, lanes);
+    store(y + c, g * sigmoid<T>(g) * load(up + c, lanes), lanes);
   });
 }
 
 template <bool with_y, typename T>
 void backward_row(const T* dy, const T* gate, const T* up, int64_t width, T* dgate, T* dup, T* y) {
-  const __m512 one = _mm512_set1_ps(1.f);
-  for_lanes(width, [&](int64_t c, __mmask16 mask) {
-    const __m512 g = load(gate + c, mask), u = load(up + c, mask), d = load(dy + c, mask);
-    const __m512 s = sigmoid<T>(g);
-    const __m512 silu = _mm512_mul_ps(g, s);
-    const __m512 slope = _mm512_mul_ps(s, _mm512_fmadd_ps(g, _mm512_sub_ps(one, s), one));
-    store(dgate + c, _mm512_mul_ps(_mm512_mul_ps(d, u), slope), mask);
-    store(dup + c, _mm512_mul_ps(d, silu), mask);
-    if constexpr (with_y) store(y + c, _mm512_mul_ps(silu, u), mask);
+  const Vector one = splat(1.f);
+  for_lanes(width, [&](int64_t c, auto lanes) {
+    const Vector g = load(gate + c, lanes), u = load(up + c, lanes), d = load(dy + c, lanes);
+    const Vector s = sigmoid<T>(g);
+    const Vector silu = g * s;
+    const Vector slope = s * multiply_add(g, one - s, one);
+    store(dgate + c, d * u * slope, lanes);
+    store(dup + c, d * silu, lanes);
+    if constexpr (with_y) store(y + c, silu * u, lanes);
   });
 }
 
-COTUNE_AVX512_END
+COTUNE_VECTORS_END
 
 }  // namespace
 
@@ -79,4 +79,4 @@ void swiglu_backward(DType dtype, const void* dy, int64_t dy_stride, const void*
   });
 }
 
-}  // namespace cotune::kernels
+}  // namespace cotune::kernels::COTUNE_VECTORS

@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "kernels/vectors_avx512.h"
+#include "kernels/vectors.h"
 
-namespace cotune::kernels {
+namespace cotune::kernels::COTUNE_VECTORS {
 namespace {
 
 struct RowSums {
@@ -12,55 +12,55 @@ struct RowSums {
   float sum;  ///< Σ exp(z − maximum)
 };
 
-COTUNE_AVX512_BEGIN
+COTUNE_VECTORS_BEGIN
 
 template <typename T>
 float row_maximum(const T* logits, int64_t vocabulary) {
-  const __m512 lowest = _mm512_set1_ps(-INFINITY);
-  __m512 highest[2] = {lowest, lowest};
-  for_lanes(vocabulary, [&](int64_t c, __mmask16 mask) {
-    __m512& h = highest[(c / lane_count) & 1];
-    h = _mm512_mask_max_ps(h, mask, h, load(logits + c, mask));
+  const Vector lowest = splat(-INFINITY);
+  Vector highest[2] = {lowest, lowest};
+  for_lanes(vocabulary, [&](int64_t c, auto lanes) {
+    Vector& h = highest[(c / lane_count) & 1];
+    h = blend(lanes, larger(h, load(logits + c, lanes)), h);
   });
-  return _mm512_reduce_max_ps(_mm512_max_ps(highest[0], highest[1]));
+  return lane_maximum(larger(highest[0], highest[1]));
 }
 
-inline __m512 exponential(__m512 z, __m512 maximum) {
-  return exp2<float>(_mm512_mul_ps(_mm512_sub_ps(z, maximum), _mm512_set1_ps(log2_of_e)));
+inline Vector exponential(Vector z, Vector maximum) {
+  return exp2<float>((z - maximum) * splat(log2_of_e));
 }
 
 template <typename T>
 RowSums row_sums(const T* logits, int64_t vocabulary) {
   const float maximum = row_maximum(logits, vocabulary);
-  const __m512 shift = _mm512_set1_ps(maximum);
-  __m512 sums[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
+  const Vector shift = splat(maximum);
+  Vector sums[4] = {no_values(), no_values(), no_values(), no_values()};
   int64_t c = 0;
   for (; c + 64 <= vocabulary; c += 64) {
-    for (int i = 0; i < 4; ++i) sums[i] = _mm512_add_ps(sums[i], exponential(load(logits + c + i * 16), shift));
+    for (int i = 0; i < 4; ++i) sums[i] = sums[i] + exponential(load(logits + c + i * 16), shift);
   }
-  for_lanes(vocabulary - c, [&](int64_t at, __mmask16 mask) {
-    sums[0] = _mm512_mask_add_ps(sums[0], mask, sums[0], exponential(load(logits + c + at, mask), shift));
+  for_lanes(vocabulary - c, [&](int64_t at, auto lanes) {
+    sums[0] = sums[0] + keep(lanes, exponential(load(logits + c + at, lanes), shift));
   });
-  return {maximum, lane_sum(_mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3])))};
+  return {maximum, lane_sum((sums[0] + sums[1]) + (sums[2] + sums[3]))};
 }
 
 /// gradient = exp(z − maximum) · factor. The exponentials are computed again: keeping them would cost more.
 template <typename Z, typename G>
 void gradient_row(const Z* logits, int64_t vocabulary, float maximum, float factor, G* gradient) {
-  const __m512 shift = _mm512_set1_ps(maximum), f = _mm512_set1_ps(factor);
-  for_lanes(vocabulary, [&](int64_t c, __mmask16 mask) {
-    store(gradient + c, _mm512_mul_ps(exponential(load(logits + c, mask), shift), f), mask);
+  const Vector shift = splat(maximum), f = splat(factor);
+  for_lanes(vocabulary, [&](int64_t c, auto lanes) {
+    store(gradient + c, exponential(load(logits + c, lanes), shift) * f, lanes);
   });
 }
 
 inline float round_to(float value, float) { return value; }
 inline uint16_t round_to(float value, uint16_t) {
   uint16_t words[16];
-  store(words, _mm512_set1_ps(value));
+  store(words, splat(value));
   return words[0];
 }
 
-COTUNE_AVX512_END
+COTUNE_VECTORS_END
 
 float widen(float value) { return value; }
 float widen(uint16_t value) {
@@ -120,4 +120,4 @@ void softmax_cross_entropy_loss(DType logits_dtype, const void* logits, int64_t 
   });
 }
 
-}  // namespace cotune::kernels
+}  // namespace cotune::kernels::COTUNE_VECTORS

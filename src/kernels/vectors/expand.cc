@@ -9,20 +9,20 @@
 #include "kernels/shrink_plan.h"
 #include "kernels/strip_product.h"
 
-namespace cotune::kernels {
+namespace cotune::kernels::COTUNE_VECTORS {
 namespace {
 
-COTUNE_AVX512_BEGIN
+COTUNE_VECTORS_BEGIN
 
 /// y = residual + y + added + bias; residual and bias may be null.
 template <typename T, typename Y>
 void add_row(const T* added, const Y* residual, const float* bias, int64_t columns, Y* y) {
-  for_lanes(columns, [&](int64_t c, __mmask16 mask) {
-    __m512 sum = load(y + c, mask);
-    if (residual != nullptr) sum = _mm512_add_ps(load(residual + c, mask), sum);
-    sum = _mm512_add_ps(sum, load(added + c, mask));
-    if (bias != nullptr) sum = _mm512_add_ps(sum, load(bias + c, mask));
-    store(y + c, sum, mask);
+  for_lanes(columns, [&](int64_t c, auto lanes) {
+    Vector sum = load(y + c, lanes);
+    if (residual != nullptr) sum = load(residual + c, lanes) + sum;
+    sum = sum + load(added + c, lanes);
+    if (bias != nullptr) sum = sum + load(bias + c, lanes);
+    store(y + c, sum, lanes);
   });
 }
 
@@ -30,13 +30,14 @@ void add_row(const T* added, const Y* residual, const float* bias, int64_t colum
 template <typename T, typename Y>
 void add_masked_row(uint64_t key, uint32_t threshold, float scale, int64_t first_feature, const T* added, int64_t columns,
                     Y* y) {
-  const __m512 s = _mm512_set1_ps(scale);
-  for_kept(key, threshold, first_feature, columns, [&](int64_t c, __mmask16 mask, __mmask16 kept) {
-    store(y + c, _mm512_mask3_fmadd_ps(load(added + c, mask), s, load(y + c, mask), kept), mask);
+  const Vector s = splat(scale);
+  for_kept(key, threshold, first_feature, columns, [&](int64_t c, auto lanes, Lanes kept) {
+    const Vector before = load(y + c, lanes);
+    store(y + c, blend(kept, multiply_add(load(added + c, lanes), s, before), before), lanes);
   });
 }
 
-COTUNE_AVX512_END
+COTUNE_VECTORS_END
 
 /// The finished strip of one group, rows [begin, begin + count) of y.
 template <typename T, typename Y>
@@ -64,7 +65,7 @@ void check(const MatrixKernels& kernels, std::span<const ExpandGroup> groups, co
     COTUNE_CHECK(group.rows.begin >= 0 && group.rows.begin <= group.rows.end, "rows {} to {}",
                  group.rows.begin, group.rows.end);
     COTUNE_CHECK(
-        group.b->dtype() == kernels.dtype && (group.b->parts() > 0) == (kernels.convert_left != nullptr),
+        group.b->dtype() == kernels.dtype && (group.b->parts() > 0) == kernels.in_parts,
         "a factor packed for other kernels");
     COTUNE_CHECK(group.dropout == nullptr || (options.residual == nullptr && group.bias == nullptr),
                  "a mask beside a residual or a bias");
@@ -130,4 +131,4 @@ void expand_add(Isa isa, DType dtype, void* y, int64_t y_stride, std::span<const
   });
 }
 
-}  // namespace cotune::kernels
+}  // namespace cotune::kernels::COTUNE_VECTORS

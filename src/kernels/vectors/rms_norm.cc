@@ -3,58 +3,58 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "kernels/vectors_avx512.h"
+#include "kernels/vectors.h"
 
-namespace cotune::kernels {
+namespace cotune::kernels::COTUNE_VECTORS {
 namespace {
 
 constexpr int64_t parallel_elements = 1 << 15;
 
-COTUNE_AVX512_BEGIN
+COTUNE_VECTORS_BEGIN
 
 template <typename T>
 float inverse_rms_of(const T* x, int64_t hidden, float eps) {
-  __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
-  for_lanes(hidden, [&](int64_t c, __mmask16 mask) {
-    const __m512 v = load(x + c, mask);
-    __m512& sum = (c & lane_count) ? odd : even;
-    sum = _mm512_fmadd_ps(v, v, sum);
+  Vector even = no_values(), odd = no_values();
+  for_lanes(hidden, [&](int64_t c, auto lanes) {
+    const Vector v = load(x + c, lanes);
+    Vector& sum = (c & lane_count) ? odd : even;
+    sum = multiply_add(v, v, sum);
   });
-  return 1.f / std::sqrt(lane_sum(_mm512_add_ps(even, odd)) / float(hidden) + eps);
+  return 1.f / std::sqrt(lane_sum(even + odd) / float(hidden) + eps);
 }
 
 template <typename X, typename T>
 void scale_row(const X* x, int64_t hidden, const float* weight, float inverse_rms, T* y) {
-  const __m512 r = _mm512_set1_ps(inverse_rms);
-  for_lanes(hidden, [&](int64_t c, __mmask16 mask) {
-    store(y + c, _mm512_mul_ps(_mm512_mul_ps(load(x + c, mask), r), load(weight + c, mask)), mask);
+  const Vector r = splat(inverse_rms);
+  for_lanes(hidden, [&](int64_t c, auto lanes) {
+    store(y + c, load(x + c, lanes) * r * load(weight + c, lanes), lanes);
   });
 }
 
 template <typename X, typename T>
 void round_row(const X* x, int64_t hidden, T* rounded) {
-  for_lanes(hidden, [&](int64_t c, __mmask16 mask) { store(rounded + c, load(x + c, mask), mask); });
+  for_lanes(hidden, [&](int64_t c, auto lanes) { store(rounded + c, load(x + c, lanes), lanes); });
 }
 
 template <typename T>
 void backward_row(const T* dy, const T* x, int64_t hidden, const float* weight, float inverse_rms, const T* residual,
                   T* dx) {
-  __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
-  for_lanes(hidden, [&](int64_t c, __mmask16 mask) {
-    __m512& sum = (c & lane_count) ? odd : even;
-    sum = _mm512_fmadd_ps(_mm512_mul_ps(load(dy + c, mask), load(weight + c, mask)), load(x + c, mask), sum);
+  Vector even = no_values(), odd = no_values();
+  for_lanes(hidden, [&](int64_t c, auto lanes) {
+    Vector& sum = (c & lane_count) ? odd : even;
+    sum = multiply_add(load(dy + c, lanes) * load(weight + c, lanes), load(x + c, lanes), sum);
   });
-  const float dot = lane_sum(_mm512_add_ps(even, odd));
-  const __m512 r = _mm512_set1_ps(inverse_rms);
-  const __m512 along_x = _mm512_set1_ps(dot * inverse_rms * inverse_rms * inverse_rms / float(hidden));
-  for_lanes(hidden, [&](int64_t c, __mmask16 mask) {
-    const __m512 base = residual == nullptr ? _mm512_setzero_ps() : load(residual + c, mask);
-    const __m512 scaled = _mm512_mul_ps(load(dy + c, mask), load(weight + c, mask));
-    store(dx + c, _mm512_fmadd_ps(r, scaled, _mm512_fnmadd_ps(along_x, load(x + c, mask), base)), mask);
+  const float dot = lane_sum(even + odd);
+  const Vector r = splat(inverse_rms);
+  const Vector along_x = splat(dot * inverse_rms * inverse_rms * inverse_rms / float(hidden));
+  for_lanes(hidden, [&](int64_t c, auto lanes) {
+    const Vector base = residual == nullptr ? no_values() : load(residual + c, lanes);
+    const Vector scaled = load(dy + c, lanes) * load(weight + c, lanes);
+    store(dx + c, multiply_add(r, scaled, subtract_product(base, along_x, load(x + c, lanes))), lanes);
   });
 }
 
-COTUNE_AVX512_END
+COTUNE_VECTORS_END
 
 template <typename X, typename T>
 void forward_rows(const X* x, int64_t tokens, int64_t hidden, const float* weight, float eps, T* y, float* inverse_rms, T* kept) {
@@ -108,4 +108,4 @@ void rms_norm_backward(DType dtype, const void* dy, const void* x, int64_t token
   });
 }
 
-}  // namespace cotune::kernels
+}  // namespace cotune::kernels::COTUNE_VECTORS

@@ -2,28 +2,28 @@
 
 #include <vector>
 
-#include "kernels/vectors_avx512.h"
+#include "kernels/vectors.h"
 
-namespace cotune::kernels {
+namespace cotune::kernels::COTUNE_VECTORS {
 namespace {
 
 constexpr int64_t block_columns = 64;
 
-COTUNE_AVX512_BEGIN
+COTUNE_VECTORS_BEGIN
 
 template <typename T>
 void add_sum(const ColumnSum& sum, int64_t begin, int64_t end) {
   const T* right = static_cast<const T*>(sum.right);
   for (int64_t c = begin; c < end; c += lane_count) {
-    const __mmask16 mask = first_lanes(end - c);
-    __m512 total = _mm512_setzero_ps();
+    const FirstLanes lanes = first_lanes(end - c);
+    Vector total = no_values();
     for (int64_t t = 0; t < sum.rows; ++t)
-      total = _mm512_add_ps(total, load(right + t * sum.stride + c, mask));
-    store(sum.gradient + c, _mm512_add_ps(load(sum.gradient + c, mask), total), mask);
+      total = total + load(right + t * sum.stride + c, lanes);
+    store(sum.gradient + c, load(sum.gradient + c, lanes) + total, lanes);
   }
 }
 
-COTUNE_AVX512_END
+COTUNE_VECTORS_END
 
 /// Columns from `column` on of the sums [begin, end), which are of one gradient.
 struct Block {
@@ -53,4 +53,4 @@ void column_sums(DType dtype, std::span<const ColumnSum> sums) {
   });
 }
 
-}  // namespace cotune::kernels
+}  // namespace cotune::kernels::COTUNE_VECTORS

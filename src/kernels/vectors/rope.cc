@@ -1,32 +1,32 @@
 #include "kernels/rope.h"
 
-#include "kernels/vectors_avx512.h"
+#include "kernels/vectors.h"
 
-namespace cotune::kernels {
+namespace cotune::kernels::COTUNE_VECTORS {
 namespace {
 
 constexpr int64_t parallel_elements = 1 << 15;
 
-COTUNE_AVX512_BEGIN
+COTUNE_VECTORS_BEGIN
 
 template <typename T>
 void rotate_row(T* row, int64_t heads, int64_t head_dim, const float* cosine, const float* sine, bool negate) {
   const int64_t half = head_dim / 2;
-  const __m512i flip = _mm512_set1_epi32(negate ? int(0x80000000u) : 0);
-  for_lanes(half, [&](int64_t c, __mmask16 mask) {
-    const __m512 cos = load(cosine + c, mask);
-    const __m512 sin = _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(load(sine + c, mask)), flip));
+  const Words flip = splat_word(negate ? 0x80000000u : 0);
+  for_lanes(half, [&](int64_t c, auto lanes) {
+    const Vector cos = load(cosine + c, lanes);
+    const Vector sin = as_vector(as_words(load(sine + c, lanes)) ^ flip);
     for (int64_t h = 0; h < heads; ++h) {
       T* low = row + h * head_dim + c;
       T* high = low + half;
-      const __m512 a = load(low, mask), b = load(high, mask);
-      store(low, _mm512_fnmadd_ps(b, sin, _mm512_mul_ps(a, cos)), mask);
-      store(high, _mm512_fmadd_ps(a, sin, _mm512_mul_ps(b, cos)), mask);
+      const Vector a = load(low, lanes), b = load(high, lanes);
+      store(low, subtract_product(a * cos, b, sin), lanes);
+      store(high, multiply_add(a, sin, b * cos), lanes);
     }
   });
 }
 
-COTUNE_AVX512_END
+COTUNE_VECTORS_END
 
 }  // namespace
 
@@ -44,4 +44,4 @@ void rotate_in_place(DType dtype, void* x, int64_t tokens, int64_t stride, int64
   });
 }
 
-}  // namespace cotune::kernels
+}  // namespace cotune::kernels::COTUNE_VECTORS

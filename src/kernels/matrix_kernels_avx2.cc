@@ -1,0 +1,235 @@
+/// Products on AVX2: 6 rows by 16 columns of sums in 12 registers, a panel in two halves. bf16 is widened, on the left when rows are copied and
+/// on the right when it is loaded, and multiplied and summed in f32.
+#define COTUNE_AVX2
+#include <array>
+#include <utility>
+
+#include "kernels/matrix_kernels.h"
+#include "kernels/vectors.h"
+
+namespace cotune::kernels {
+namespace {
+
+constexpr int tile_rows = 6;
+constexpr int64_t half_columns = 16;
+constexpr int64_t half_bytes = 64;        // of a row of lanes of a panel: f32, or pairs of bf16
+constexpr int64_t lane_row_bytes = 128;
+alignas(32) constexpr uint32_t upper_halves[8] = {0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000};
+
+COTUNE_VECTORS_BEGIN
+
+/// Sums of half a panel; row by row from where `multiply_rows` keeps them.
+template <int height>
+struct Sums {
+  __m256 low[height], high[height];
+};
+
+template <int height>
+inline __attribute__((always_inline)) void add_one(Sums<height>& sums, const char* a, int64_t stride, __m256 low, __m256 high) {
+#pragma GCC unroll 6
+  for (int row = 0; row < height; ++row) {
+    const __m256 left = _mm256_broadcast_ss(reinterpret_cast<const float*>(a + row * stride));
+    sums.low[row] = _mm256_fmadd_ps(left, low, sums.low[row]);
+    sums.high[row] = _mm256_fmadd_ps(left, high, sums.high[row]);
+  }
+}
+
+/// sums[row] += a[row, 0..k) · b; a by rows of `stride` bytes, in f32; b half a panel. Not inlined, for there the sums are in registers.
+template <int height>
+__attribute__((noinline)) void add_products(float, Sums<height>& kept, const char* a, int64_t stride, const char* b, int64_t k) {
+  Sums<height> sums = kept;
+#pragma GCC unroll 2
+  for (int64_t i = 0; i < k; ++i, a += 4, b += lane_row_bytes) {
+    const auto* right = reinterpret_cast<const float*>(b);
+    add_one<height>(sums, a, stride, _mm256_loadu_ps(right), _mm256_loadu_ps(right + 8));
+  }
+  kept = sums;
+}
+template <int height>
+__attribute__((noinline)) void add_products(uint16_t, Sums<height>& kept, const char* a, int64_t stride, const char* b, int64_t k) {
+  Sums<height> sums = kept;
+  const auto* of_lanes = reinterpret_cast<const __m256i*>(upper_halves);
+  for (int64_t i = 0; i < k; i += 2, a += 8, b += lane_row_bytes) {
+    const auto* pairs = reinterpret_cast<const __m256i*>(b);
+    add_one<height>(sums, a, stride, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(pairs), 16)),
+                    _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(pairs + 1), 16)));
+    // What sixteen registers do not hold beside the sums is loaded again: the compiler must not know it.
+    __asm__("" : "+r"(pairs), "+r"(of_lanes));
+    const __m256i upper = _mm256_load_si256(of_lanes);
+    add_one<height>(sums, a + 4, stride, _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(pairs), upper)),
+                    _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(pairs + 1), upper)));
+  }
+  kept = sums;
+}
+
+/// What becomes of the sums of up to 16 columns of one row, from `column` of the strip on.
+template <typename T, typename L>
+inline void write_lanes(const Strip& strip, const Tile& tile, int64_t column, int row, Vector sum, L lanes, bool whole) {
+  char* y = tile.y + row * strip.y_stride;
+  if (strip.scale != 1) sum = sum * splat(strip.scale);
+  if (strip.accumulate) {
+    float* target = reinterpret_cast<float*>(y) + column;
+    store(target, load(target, lanes) + sum, lanes);
+    return;
+  }
+  if (strip.bias != nullptr) sum = sum + load(reinterpret_cast<const T*>(strip.bias) + column, lanes);
+  const char* residual = tile.residual == nullptr ? nullptr : tile.residual + row * strip.residual_stride;
+  const auto write = [&](auto* target) {
+    using Y = std::remove_pointer_t<decltype(target)>;
+    if (residual != nullptr) sum = sum + load(reinterpret_cast<const Y*>(residual) + column, lanes);
+    if (whole) {
+      store(target + column, keep(lanes, sum));
+    } else {
+      store(target + column, sum, lanes);
+    }
+  };
+  if (strip.wide) {
+    write(reinterpret_cast<float*>(y));
+  } else {
+    write(reinterpret_cast<T*>(y));
+  }
+}
+
+template <typename T>
+inline void write_half_row(const Strip& strip, const Tile& tile, int64_t column, int row, Vector sum) {
+  const int64_t left = strip.columns - column;
+  if (left >= half_columns) {
+    write_lanes<T>(strip, tile, column, row, sum, AllLanes{}, false);
+  } else if (left > 0 || (strip.zero_tail && !strip.accumulate)) {
+    write_lanes<T>(strip, tile, column, row, sum, first_lanes(left), strip.zero_tail);
+  }
+}
+
+template <typename T, int height>
+void multiply_rows(const Strip& strip) {
+  const Tile& tile = strip.tiles[0];
+  for (int64_t p = 0; p < strip.panel_count; ++p) {
+    for (int64_t half = 0; half < 2; ++half) {
+      if (strip.columns <= p * 32 + half * half_columns) {  // of adapters of rank 16
+        for (int row = 0; row < height && strip.last; ++row) write_half_row<T>(strip, tile, p * 32 + half * half_columns, row, no_values());
+        continue;
+      }
+      Sums<height> sums;
+      float* partial = strip.partial + p * (2 * tile_rows * 32) + half * half_columns;
+#pragma GCC unroll 6
+      for (int row = 0; row < height; ++row) {
+        sums.low[row] = strip.first ? _mm256_setzero_ps() : _mm256_loadu_ps(partial + row * 32);
+        sums.high[row] = strip.first ? _mm256_setzero_ps() : _mm256_loadu_ps(partial + row * 32 + 8);
+      }
+      add_products<height>(T{}, sums, tile.a, strip.a_stride, strip.b + p * strip.panel_bytes + half * half_bytes, strip.k);
+      if (!strip.last) {
+#pragma GCC unroll 6
+        for (int row = 0; row < height; ++row) store(partial + row * 32, {sums.low[row], sums.high[row]});
+        continue;
+      }
+      for (int i = 0; i < tile.term_count; ++i) {
+        const TileTerm& term = tile.terms[i];
+        const int64_t panel = strip.first_panel + p - term.panel_begin;
+        if (panel < 0 || panel >= term.panel_end - term.panel_begin) continue;
+        add_products<height>(T{}, sums, term.s, term.s_stride, term.panels + panel * term.panel_bytes + half * half_bytes, term.k);
+      }
+#pragma GCC unroll 6
+      for (int row = 0; row < height; ++row) write_half_row<T>(strip, tile, p * 32 + half * half_columns, row, {sums.low[row], sums.high[row]});
+    }
+  }
+}
+
+void pack_right_f32(const char* right, int64_t stride_bytes, int64_t rows, int64_t padded_rows, int64_t columns, char* panels) {
+  for (int64_t column = 0; column < columns; column += 32, panels += padded_rows * lane_row_bytes) {
+    for (int64_t row = 0; row < padded_rows; ++row) {
+      for (int64_t half = 0; half < 2; ++half) {
+        const int64_t first = column + half * half_columns;
+        const auto* from = reinterpret_cast<const float*>(right + row * stride_bytes) + first;
+        store_words(panels + row * lane_row_bytes + half * half_bytes, row < rows ? load_words(from, first_lanes(columns - first)) : no_words());
+      }
+    }
+  }
+}
+
+void pack_right_bf16(const char* right, int64_t stride_bytes, int64_t rows, int64_t padded_rows, int64_t columns, char* panels) {
+  for (int64_t column = 0; column < columns; column += 32, panels += padded_rows / 2 * lane_row_bytes) {
+    for (int64_t row = 0; row < padded_rows; row += 2) {
+      for (int64_t half = 0; half < 2; ++half) {
+        const int64_t first = column + half * half_columns;
+        const auto widened = [&](int64_t index) {
+          if (index >= rows) return no_words();
+          return as_words(load(reinterpret_cast<const uint16_t*>(right + index * stride_bytes) + first, first_lanes(columns - first)));
+        };
+        store_words(panels + row / 2 * lane_row_bytes + half * half_bytes, (widened(row) >> 16) | widened(row + 1));
+      }
+    }
+  }
+}
+
+/// Widened where it is bf16.
+template <typename T>
+void transpose_left(const char* left, int64_t stride_bytes, int64_t rows, int64_t padded_rows, int64_t columns, char* target,
+                    int64_t target_stride) {
+  for (int64_t column = 0; column < columns; column += lane_count) {
+    const FirstLanes lanes = first_lanes(columns - column);
+    for (int64_t row = 0; row < padded_rows; row += lane_count) {
+      Words block[16];
+      for (int64_t i = 0; i < lane_count; ++i) {
+        const auto* from = reinterpret_cast<const T*>(left + (row + i) * stride_bytes) + column;
+        block[i] = row + i < rows ? as_words(load(from, lanes)) : no_words();
+      }
+      transpose(block);
+      for (int64_t i = 0; i < std::min(lane_count, columns - column); ++i) {
+        auto* to = reinterpret_cast<float*>(target + (column + i) * target_stride) + row;
+        store(to, as_vector(block[i]), first_lanes(padded_rows - row));
+      }
+    }
+  }
+}
+
+void widen_row(const char* x, int64_t k, char* target) {
+  const auto* from = reinterpret_cast<const uint16_t*>(x);
+  auto* to = reinterpret_cast<float*>(target);
+  for_lanes(k, [&](int64_t i, auto lanes) { store(to + i, load(from + i, lanes)); });
+  for (int64_t i = (k + lane_count - 1) / lane_count * lane_count; i < padded_depth(k, 32); i += lane_count) store(to + i, no_values());
+}
+
+COTUNE_VECTORS_END
+
+template <typename T, int... heights>
+constexpr auto by_height(std::integer_sequence<int, heights...>) {
+  return std::array<void (*)(const Strip&), sizeof...(heights)>{multiply_rows<T, heights + 1>...};
+}
+
+template <typename T>
+void multiply(const Strip& strip) {
+  static constexpr auto table = by_height<T>(std::make_integer_sequence<int, tile_rows>());
+  table[static_cast<size_t>(strip.tiles[0].height - 1)](strip);
+}
+
+void nothing() {}
+
+}  // namespace
+
+const MatrixKernels avx2_kernels = {.tile_rows = tile_rows,
+                                    .tiles_per_strip = 1,
+                                    .k_block = 1024,
+                                    .dtype = DType::f32,
+                                    .depth_unit = 1,
+                                    .left_element_bytes = 4,
+                                    .convert_left = nullptr,
+                                    .begin = nothing,
+                                    .end = nothing,
+                                    .multiply = multiply<float>,
+                                    .pack_right = pack_right_f32,
+                                    .transpose_left = transpose_left<float>};
+
+const MatrixKernels avx2_bf16_kernels = {.tile_rows = tile_rows,
+                                         .tiles_per_strip = 1,
+                                         .k_block = 1024,
+                                         .dtype = DType::bf16,
+                                         .depth_unit = 32,
+                                         .left_element_bytes = 4,
+                                         .convert_left = widen_row,
+                                         .begin = nothing,
+                                         .end = nothing,
+                                         .multiply = multiply<uint16_t>,
+                                         .pack_right = pack_right_bf16,
+                                         .transpose_left = transpose_left<uint16_t>};
+
+}  // namespace cotune::kernels
