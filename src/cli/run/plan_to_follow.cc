@@ -87,6 +87,7 @@ std::optional<FollowedRun> follow_plan(const Plan& planned, const std::string& n
   if (plan.layout == Layout::chunked) run.chunk_size = plan.chunk_size;
   if (plan.recompute == Recompute::always) run.recompute = plan.recompute;
   jobs_file.run = run;
+  if (dtype.empty() && jobs_file.model.dtype == "auto") jobs_file.model.dtype = planned.dtype;
 
   FollowedRun followed;
   if (plan.sharing == Sharing::hybrid) followed.tasks = FollowedTasks{plan.replicas.front().hybrid_tasks, name};

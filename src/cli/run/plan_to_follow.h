@@ -23,6 +23,7 @@ struct FollowedRun {
 
 /// Of `cotune train --plan FILE`: what the plan says becomes the run's: replicas, stages, order, sharing, layout, chunk size, token
 /// budget, and recomputation where the plan recomputes. Nothing where there is a mistake.
+/// Under dtype "" the plan's becomes that of a model whose dtype is auto.
 /// job_count: of the jobs file's own jobs; those after them were added to the run later, and are in no plan.
 /// run_places: where the run's options were given; one that was given with another value than the plan's is a mistake
 /// at that place. model: null where it is not known; dtype: "" likewise. Mistakes in the file and in what does not

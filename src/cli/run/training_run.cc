@@ -230,14 +230,15 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
     if (inputs.model.has_config) emulated = times_for(run, jobs_file.model, files.config, mistakes);
     if (emulated) device.name = emulated->device->name;
   }
-  const at::ScalarType compute = emulated ? torch_dtype(emulated->dtype) : compute_dtype(jobs_file.model, device);
+  at::ScalarType compute = emulated ? torch_dtype(emulated->dtype) : compute_dtype(jobs_file.model, device);
   std::optional<FollowedRun> followed;
   if (!arguments.plan.empty() && run_is_sound) {
     const Parallel asked = parallel_of(run);
     std::map<std::string, OptionPlace> places = run_places;
     if (processes != nullptr) places.erase("run.ranks");  // the launcher's; check_ranks compares it
     followed = follow_plan(arguments.plan, inputs.jobs_file, own_jobs, places, inputs.model.has_config ? &files.config : nullptr,
-                           dtype_name(compute), mistakes);
+                           !emulated && jobs_file.model.dtype == "auto" ? "" : dtype_name(compute), mistakes);
+    if (!emulated) compute = compute_dtype(jobs_file.model, device);  // that of the plan where there was a choice
     if (device.is_emulated() && parallel_of(run) != asked) {
       mistakes.add("--plan", 0, "", fmt::format("is for ranks {}, and run.device is emulated: give them by run.parallel too", run.parallel));
     }
