@@ -1,5 +1,5 @@
 /// Rates of the CPU matrix kernels at the shapes of one training step of SmolLM2-135M.
-///   product_bench [bf16|avx512_bf16|f32|f32_in_2|f32_in_1|avx512] [--cold] [rows ...]
+///   product_bench [bf16|avx512_bf16|avx2_bf16|f32|f32_in_2|f32_in_1|avx512|avx2] [--cold] [rows ...]
 /// f32: the fastest for this machine; f32_in_2, f32_in_1: with weights in so many bf16 parts (kernels/float_parts.h).
 /// --cold: every run takes another of so many equal weights that none is in a cache, as in a step of training.
 /// Prints GFLOP/s: the median of several runs. Compare only runs made back to back.
@@ -131,12 +131,18 @@ void measure(Isa isa, DType dtype, int parts, int64_t rows, bool cold) {
 
 int main(int count, char** arguments) {
   const std::string name = count > 1 ? arguments[1] : "bf16";
-  const bool f32 = name.starts_with("f32") || name == "avx512";
+  const bool f32 = name.starts_with("f32") || name == "avx512" || name == "avx2";
   const DType dtype = f32 ? DType::f32 : DType::bf16;
-  const Isa isa = name == "avx512" ? Isa::avx512 : f32 ? f32_isa() : name == "bf16" ? bf16_isa() : Isa::avx512_bf16;
+  const CpuFeatures& features = cpu_features();
+  const Isa isa = name == "avx2"                                 ? (features.avx2 ? Isa::avx2 : Isa::none)
+                  : name == "avx2_bf16"                          ? (features.avx2 ? Isa::avx2_bf16 : Isa::none)
+                  : name == "avx512"                             ? (features.avx512 ? Isa::avx512 : Isa::none)
+                  : name == "avx512_bf16"                        ? (features.avx512_bf16 ? Isa::avx512_bf16 : Isa::none)
+                  : f32                                          ? f32_isa()
+                                                                 : bf16_isa();
   const int parts = isa != Isa::amx_f32 ? 0 : name == "f32_in_1" ? 1 : name == "f32_in_2" ? 2 : largest_part_count;
   if (isa == Isa::none) {
-    std::puts("this machine has none of our instruction sets");
+    std::puts("this machine does not have that instruction set");
     return 1;
   }
   std::printf("%s, %d threads\n", to_string(isa).c_str(), omp_get_max_threads());

@@ -43,7 +43,7 @@ struct ProductOptions {
 /// on that row of x, its terms, b and isa only: not on the rows beside it, its place in the call or the
 /// number of threads. A NaN or Inf in x, s or b of one job stays in the rows of that job.
 ///
-/// `isa` must be one that this machine has: avx512 or amx_f32 for f32, avx512_bf16 or amx_bf16 for bf16; amx_f32
+/// `isa` must be one that this machine has: avx2, avx512 or amx_f32 for f32, avx2_bf16, avx512_bf16 or amx_bf16 for bf16; amx_f32
 /// takes matrices in parts, the others whole ones. Runs on the OpenMP threads. Allocates only when a thread's scratch
 /// must grow.
 void product(Isa isa, const void* x, int64_t x_stride, int64_t rows, const PackedMatrix& b, void* y,

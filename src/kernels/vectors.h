@@ -6,7 +6,7 @@
 ///   Vector       16 f32; operators + − · /, rounded like those of f32, though a product may be added unrounded
 ///   Words        16 uint32; operators + · ^ | & << >>
 ///   Lanes        a set of lanes
-///   FirstLanes   the first so many lanes, which loads and stores can be limited to; is Lanes, too
+///   FirstLanes   the first so many lanes, which loads and stores can be limited to; blend, keep and within take them too
 ///   AllLanes     all of them, for the body of a loop that runs without limits
 ///
 /// bf16 is loaded widened and stored rounded to nearest even, NaN as NaN. Elements outside of the lanes are not read or written, and

@@ -84,7 +84,8 @@ class DenseProduct : public FrozenProduct {
     if (!options.residual.defined()) return;
     const at::ScalarType summed = options.residual.scalar_type();
     if (options.residual_rows == nullptr) {
-      y = y.scalar_type() == summed ? y.add_(options.residual) : at::add(y, options.residual);  // widened as it is added
+      // A GPU widens as it adds; a CPU makes a copy in f32 anyway, which the sum can take the place of.
+      y = y.is_cpu() || y.scalar_type() == summed ? y.to(summed).add_(options.residual) : at::add(y, options.residual);
       return;
     }
     y = y.to(summed);

@@ -307,6 +307,21 @@ int64_t gpu_kernel_bytes(const ModelConfig& config, std::span<const JobFootprint
   return chunks * projections * widest * accumulation_size(facts) + panel;
 }
 
+/// Of products whose sizes keep them from our kernels, where ATen multiplies bf16 in f32 (ops/aten_products.h): both sides of the widest, and a
+/// block of its weight.
+int64_t widened_bytes(const ModelConfig& config, int64_t tokens, const MemoryFacts& facts) {
+  if (facts.product_block_bytes == 0) return 0;
+  const int64_t hidden = config.hidden_size, query = config.query_size(), intermediate = config.intermediate_size;
+  int64_t widest = 0;
+  bool any = config.vocabulary_size % 32 != 0;
+  for (const auto& [in, out] : {std::pair(hidden, query + 2 * config.key_value_size()), {query, hidden}, {hidden, 2 * intermediate}, {intermediate, hidden}}) {
+    if (in % 32 == 0 && out % 32 == 0) continue;
+    any = true;
+    widest = std::max(widest, in + out);
+  }
+  return any ? accumulation_size(facts) * tokens * widest + facts.product_block_bytes : 0;
+}
+
 int64_t workspace_bytes(const ModelConfig& config, std::span<const JobFootprint> jobs, int64_t tokens,
                         const MemoryFacts& facts) {
   const int64_t e = facts.element_size, a = accumulation_size(facts);
@@ -322,7 +337,7 @@ int64_t workspace_bytes(const ModelConfig& config, std::span<const JobFootprint>
     }
   }
   per_token += of_methods;
-  if (facts.packed) return tokens * per_token;
+  if (facts.packed) return tokens * per_token + widened_bytes(config, tokens, facts);
   const int64_t own = facts.gpu_kernels ? gpu_kernel_bytes(config, jobs, tokens, facts) : facts.product_block_bytes;
   if (config.head_dim % 8 == 0 && config.head_dim <= facts.widest_flash_head) return 3 * tokens * per_token + own;
   const int64_t longest = longest_row(jobs);
@@ -606,7 +621,8 @@ MemoryEstimate predict_rounds(const ModelConfig& config, std::span<const JobFoot
   if (facts.divides_tokens) messages += ranks_here * microbatch_tokens * config.hidden_size * 2 * e;  // an error, and an input, of all rows
   estimate.workspace = facts.with_holes(
       ranks_here * (workspace_bytes(config, jobs, microbatch_tokens, facts) + largest_forms(config, jobs, facts)) + messages);
-  const int64_t logit_bytes = facts.packed || (facts.gpu_kernels && tensor == 1) ? e : e + 4 * a;
+  const bool head_is_packed = facts.packed && (facts.product_block_bytes == 0 || config.vocabulary_size % 32 == 0);
+  const int64_t logit_bytes = head_is_packed || (facts.gpu_kernels && tensor == 1) ? e : e + 4 * a;
   estimate.logits = facts.with_holes(std::min(microbatch_tokens, head_rows) * divide_up(config.vocabulary_size, tensor / parts) * logit_bytes);
   return estimate;
 }

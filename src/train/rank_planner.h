@@ -124,7 +124,7 @@ class RankPlanner {
   std::vector<double> corrected_steps(size_t replica, std::vector<double> seconds) const;
   WorkCorrections corrections_of(size_t replica, size_t stage) const;
   StageSeconds gathering_of(size_t replica, const StageShape& stage, const StageSeconds& computed) const;
-  /// By the jobs of these batches alone: what is dealt does not depend on others that came or went.
+  /// Priced by the jobs of these batches alone, not by others that came or went.
   Configuration configuration_of(size_t replica, const PackingPolicy& policy, std::span<const BatchShape> batches);
   DealtRound deal(const StepPlan& plan);
   double longest_exchange_s() const;

@@ -16,7 +16,6 @@ class CrossEntropy : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     COTUNE_NEEDS_VECTORS;
-    COTUNE_NEEDS_VECTORS;
   }
 };
 
