@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -131,15 +132,15 @@ void measure(Isa isa, DType dtype, int parts, int64_t rows, bool cold) {
 
 int main(int count, char** arguments) {
   const std::string name = count > 1 ? arguments[1] : "bf16";
-  const bool f32 = name.starts_with("f32") || name == "avx512" || name == "avx2";
-  const DType dtype = f32 ? DType::f32 : DType::bf16;
   const CpuFeatures& features = cpu_features();
-  const Isa isa = name == "avx2"                                 ? (features.avx2 ? Isa::avx2 : Isa::none)
-                  : name == "avx2_bf16"                          ? (features.avx2 ? Isa::avx2_bf16 : Isa::none)
-                  : name == "avx512"                             ? (features.avx512 ? Isa::avx512 : Isa::none)
-                  : name == "avx512_bf16"                        ? (features.avx512_bf16 ? Isa::avx512_bf16 : Isa::none)
-                  : f32                                          ? f32_isa()
-                                                                 : bf16_isa();
+  const std::map<std::string, std::pair<Isa, bool>> sets = {{"avx2", {Isa::avx2, features.avx2}},
+                                                            {"avx2_bf16", {Isa::avx2_bf16, features.avx2}},
+                                                            {"avx512", {Isa::avx512, features.avx512}},
+                                                            {"avx512_bf16", {Isa::avx512_bf16, features.avx512_bf16}}};
+  const bool f32 = !name.ends_with("bf16");
+  const auto set = sets.find(name);
+  const Isa isa = set == sets.end() ? (f32 ? f32_isa() : bf16_isa()) : set->second.second ? set->second.first : Isa::none;
+  const DType dtype = f32 ? DType::f32 : DType::bf16;
   const int parts = isa != Isa::amx_f32 ? 0 : name == "f32_in_1" ? 1 : name == "f32_in_2" ? 2 : largest_part_count;
   if (isa == Isa::none) {
     std::puts("this machine does not have that instruction set");

@@ -90,10 +90,6 @@ COTUNE_VECTORS_END
 
 }  // namespace
 
-const AttentionKernels& attention_bf16_amx() {
-  static const AttentionKernels kernels = {enter_tiles, leave_tiles, attention_forward_task<TileProducts>,
-                                           attention_backward_task<TileProducts>};
-  return kernels;
-}
+const AttentionKernels& attention_bf16_amx() { return attention_by<TileProducts>(enter_tiles, leave_tiles); }
 
 }  // namespace cotune::kernels

@@ -52,20 +52,9 @@ struct VectorProducts {
 
 COTUNE_VECTORS_END
 
-void nothing() {}
-
 }  // namespace
 
-const AttentionKernels& attention_f32_avx2() {
-  static const AttentionKernels kernels = {nothing, nothing, attention_forward_task<VectorProducts<float>>,
-                                           attention_backward_task<VectorProducts<float>>};
-  return kernels;
-}
-
-const AttentionKernels& attention_bf16_avx2() {
-  static const AttentionKernels kernels = {nothing, nothing, attention_forward_task<VectorProducts<uint16_t>>,
-                                           attention_backward_task<VectorProducts<uint16_t>>};
-  return kernels;
-}
+const AttentionKernels& attention_f32_avx2() { return attention_by<VectorProducts<float>>(); }
+const AttentionKernels& attention_bf16_avx2() { return attention_by<VectorProducts<uint16_t>>(); }
 
 }  // namespace cotune::kernels

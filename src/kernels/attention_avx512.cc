@@ -57,20 +57,9 @@ struct VectorProducts {
 
 COTUNE_VECTORS_END
 
-void nothing() {}
-
 }  // namespace
 
-const AttentionKernels& attention_f32_avx512() {
-  static const AttentionKernels kernels = {nothing, nothing, attention_forward_task<VectorProducts<float>>,
-                                           attention_backward_task<VectorProducts<float>>};
-  return kernels;
-}
-
-const AttentionKernels& attention_bf16_avx512() {
-  static const AttentionKernels kernels = {nothing, nothing, attention_forward_task<VectorProducts<uint16_t>>,
-                                           attention_backward_task<VectorProducts<uint16_t>>};
-  return kernels;
-}
+const AttentionKernels& attention_f32_avx512() { return attention_by<VectorProducts<float>>(); }
+const AttentionKernels& attention_bf16_avx512() { return attention_by<VectorProducts<uint16_t>>(); }
 
 }  // namespace cotune::kernels

@@ -323,5 +323,14 @@ void attention_backward_task(const AttentionCall& call, const AttentionTask& tas
 
 COTUNE_VECTORS_END
 
+inline void nothing() {}
+
+/// Those that multiply so; enter and leave as in AttentionKernels.
+template <typename Products>
+const AttentionKernels& attention_by(void (*enter)() = nothing, void (*leave)() = nothing) {
+  static const AttentionKernels kernels = {enter, leave, attention_forward_task<Products>, attention_backward_task<Products>};
+  return kernels;
+}
+
 }  // namespace
 }  // namespace cotune::kernels

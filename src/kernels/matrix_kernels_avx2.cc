@@ -151,11 +151,11 @@ void pack_right_bf16(const char* right, int64_t stride_bytes, int64_t rows, int6
     for (int64_t row = 0; row < padded_rows; row += 2) {
       for (int64_t half = 0; half < 2; ++half) {
         const int64_t first = column + half * half_columns;
-        const auto widened = [&](int64_t index) {
+        const auto halves = [&](int64_t index) {
           if (index >= rows) return no_words();
-          return as_words(load(reinterpret_cast<const uint16_t*>(right + index * stride_bytes) + first, first_lanes(columns - first)));
+          return load_halves(reinterpret_cast<const uint16_t*>(right + index * stride_bytes) + first, first_lanes(columns - first));
         };
-        store_words(panels + row / 2 * lane_row_bytes + half * half_bytes, (widened(row) >> 16) | widened(row + 1));
+        store_words(panels + row / 2 * lane_row_bytes + half * half_bytes, halves(row) | (halves(row + 1) << 16));
       }
     }
   }
@@ -182,6 +182,7 @@ void transpose_left(const char* left, int64_t stride_bytes, int64_t rows, int64_
   }
 }
 
+/// A row of bf16 as f32, filled up with zeros.
 void widen_row(const char* x, int64_t k, char* target) {
   const auto* from = reinterpret_cast<const uint16_t*>(x);
   auto* to = reinterpret_cast<float*>(target);
@@ -204,32 +205,23 @@ void multiply(const Strip& strip) {
 
 void nothing() {}
 
+template <typename T, bool is_bf16 = sizeof(T) == 2>
+constexpr MatrixKernels kernels = {.tile_rows = tile_rows,
+                                   .tiles_per_strip = 1,
+                                   .k_block = 1024,
+                                   .dtype = is_bf16 ? DType::bf16 : DType::f32,
+                                   .depth_unit = is_bf16 ? 32 : 1,
+                                   .left_element_bytes = 4,
+                                   .convert_left = is_bf16 ? widen_row : nullptr,
+                                   .begin = nothing,
+                                   .end = nothing,
+                                   .multiply = multiply<T>,
+                                   .pack_right = is_bf16 ? pack_right_bf16 : pack_right_f32,
+                                   .transpose_left = transpose_left<T>};
+
 }  // namespace
 
-const MatrixKernels avx2_kernels = {.tile_rows = tile_rows,
-                                    .tiles_per_strip = 1,
-                                    .k_block = 1024,
-                                    .dtype = DType::f32,
-                                    .depth_unit = 1,
-                                    .left_element_bytes = 4,
-                                    .convert_left = nullptr,
-                                    .begin = nothing,
-                                    .end = nothing,
-                                    .multiply = multiply<float>,
-                                    .pack_right = pack_right_f32,
-                                    .transpose_left = transpose_left<float>};
-
-const MatrixKernels avx2_bf16_kernels = {.tile_rows = tile_rows,
-                                         .tiles_per_strip = 1,
-                                         .k_block = 1024,
-                                         .dtype = DType::bf16,
-                                         .depth_unit = 32,
-                                         .left_element_bytes = 4,
-                                         .convert_left = widen_row,
-                                         .begin = nothing,
-                                         .end = nothing,
-                                         .multiply = multiply<uint16_t>,
-                                         .pack_right = pack_right_bf16,
-                                         .transpose_left = transpose_left<uint16_t>};
+const MatrixKernels avx2_kernels = kernels<float>;
+const MatrixKernels avx2_bf16_kernels = kernels<uint16_t>;
 
 }  // namespace cotune::kernels

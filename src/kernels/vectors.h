@@ -58,6 +58,21 @@ inline void for_lanes(int64_t count, Body body) {
   if (offset < count) body(offset, first_lanes(count - offset));
 }
 
+/// bf16 in the lower halves: to nearest even, NaN stays NaN. Without instructions for it.
+inline Words rounded(Vector v) {
+  const Words bits = as_words(v), upper = bits >> 16;
+  const Words even = (bits + ((upper & splat_word(1)) + splat_word(0x7fff))) >> 16;
+  return as_words(blend(is_nan(v), as_vector(upper | splat_word(0x40)), as_vector(even)));
+}
+
+/// The sum of the lanes, in a fixed order.
+inline float lane_sum(Vector v) {
+  const __m256 half = halves_added(v);
+  const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  const __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+  return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
+}
+
 /// e^x to within 1 ulp where the result is normal; 0 below, infinity above, NaN for NaN.
 inline Vector exp(Vector x) {
   x = larger(splat(-150.f), smaller(splat(150.f), x));

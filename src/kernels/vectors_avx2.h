@@ -139,12 +139,7 @@ inline Lanes is_nan(Vector v) {
   return {_mm256_castps_si256(_mm256_cmp_ps(v.low, v.low, _CMP_UNORD_Q)), _mm256_castps_si256(_mm256_cmp_ps(v.high, v.high, _CMP_UNORD_Q))};
 }
 
-/// bf16 in the lower halves: to nearest even, NaN stays NaN.
-inline Words rounded(Vector v) {
-  const Words bits = as_words(v), upper = bits >> 16;
-  const Words even = (bits + ((upper & splat_word(1)) + splat_word(0x7fff))) >> 16;
-  return as_words(blend(is_nan(v), as_vector(upper | splat_word(0x40)), as_vector(even)));
-}
+inline Words rounded(Vector v);  // in kernels/vectors.h
 
 inline void store(float* to, Vector value) {
   _mm256_storeu_ps(to, value.low);
@@ -217,12 +212,8 @@ inline Vector rough_reciprocal(Vector v) {  // relative error 2⁻²²
 /// Of the same lane of two vectors as bf16, the first in the lower half.
 inline Words pair_of_bf16(Vector first, Vector second) { return rounded(first) | (rounded(second) << 16); }
 
-inline float lane_sum(Vector v) {
-  const __m256 half = _mm256_add_ps(v.low, v.high);
-  const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-  const __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
-  return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
-}
+/// Lanes i and i + 8 added.
+inline __m256 halves_added(Vector v) { return _mm256_add_ps(v.low, v.high); }
 inline float lane_maximum(Vector v) {
   const __m256 half = _mm256_max_ps(v.low, v.high);
   const __m128 quarter = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));

@@ -80,12 +80,6 @@ inline Words side_by_side(Words first, Words second) {
   return words_of(_mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(raw(first))), _mm512_cvtepi32_epi16(raw(second)), 1));
 }
 inline Lanes is_nan(Vector v) { return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q); }
-/// bf16 in the lower halves: to nearest even, NaN stays NaN. Without AVX-512 BF16.
-inline Words rounded(Vector v) {
-  const Words bits = as_words(v), upper = bits >> 16;
-  const Words even = (bits + ((upper & splat_word(1)) + splat_word(0x7fff))) >> 16;
-  return as_words(blend(is_nan(v), as_vector(upper | splat_word(0x40)), as_vector(even)));
-}
 
 inline void store(float* to, Vector value) { _mm512_storeu_ps(to, value); }
 inline void store(uint16_t* to, Vector value) {
@@ -117,12 +111,8 @@ inline Words pair_of_bf16(Vector first, Vector second) {
   return words_of(_mm512_permutexvar_epi16(order, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first))));
 }
 
-inline float lane_sum(Vector v) {
-  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-  const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-  const __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
-  return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
-}
+/// Lanes i and i + 8 added.
+inline __m256 halves_added(Vector v) { return _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)); }
 inline float lane_maximum(Vector v) { return _mm512_reduce_max_ps(v); }
 
 /// Sixteen sums of squares in f64.

@@ -37,8 +37,10 @@ struct FrozenBytes {
   int64_t all = 0;
 };
 
+bool fits_panels(int64_t in, int64_t out) { return in % 32 == 0 && out % 32 == 0; }
+
 FrozenBytes frozen_bytes(int64_t in, int64_t out, const MemoryFacts& facts) {
-  const bool packed = facts.packed && facts.element_size != 8 && in % 32 == 0 && out % 32 == 0;
+  const bool packed = facts.packed && facts.element_size != 8 && fits_panels(in, out);
   if (!packed) return {in * out * facts.element_size, in * out * facts.element_size};
   const int64_t forward = panel_bytes(in, out, facts.element_size, facts.parts), backward = panel_bytes(out, in, facts.element_size, facts.parts);
   return {std::max(forward, backward), forward + backward};
@@ -313,9 +315,9 @@ int64_t widened_bytes(const ModelConfig& config, int64_t tokens, const MemoryFac
   if (facts.product_block_bytes == 0) return 0;
   const int64_t hidden = config.hidden_size, query = config.query_size(), intermediate = config.intermediate_size;
   int64_t widest = 0;
-  bool any = config.vocabulary_size % 32 != 0;
+  bool any = !fits_panels(hidden, config.vocabulary_size);
   for (const auto& [in, out] : {std::pair(hidden, query + 2 * config.key_value_size()), {query, hidden}, {hidden, 2 * intermediate}, {intermediate, hidden}}) {
-    if (in % 32 == 0 && out % 32 == 0) continue;
+    if (fits_panels(in, out)) continue;
     any = true;
     widest = std::max(widest, in + out);
   }
@@ -621,8 +623,8 @@ MemoryEstimate predict_rounds(const ModelConfig& config, std::span<const JobFoot
   if (facts.divides_tokens) messages += ranks_here * microbatch_tokens * config.hidden_size * 2 * e;  // an error, and an input, of all rows
   estimate.workspace = facts.with_holes(
       ranks_here * (workspace_bytes(config, jobs, microbatch_tokens, facts) + largest_forms(config, jobs, facts)) + messages);
-  const bool head_is_packed = facts.packed && (facts.product_block_bytes == 0 || config.vocabulary_size % 32 == 0);
-  const int64_t logit_bytes = head_is_packed || (facts.gpu_kernels && tensor == 1) ? e : e + 4 * a;
+  const bool widens_head = facts.product_block_bytes > 0 && !fits_panels(config.hidden_size, config.vocabulary_size);
+  const int64_t logit_bytes = (facts.packed && !widens_head) || (facts.gpu_kernels && tensor == 1) ? e : e + 4 * a;
   estimate.logits = facts.with_holes(std::min(microbatch_tokens, head_rows) * divide_up(config.vocabulary_size, tensor / parts) * logit_bytes);
   return estimate;
 }
