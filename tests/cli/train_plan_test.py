@@ -153,6 +153,17 @@ class TrainPlan(Check):
         errors = self.refused(jobs, "--plan", divided, "--parallel=tp=2", "--output-dir", self.path / "other")
         self.assertIn("--parallel: is tp=2, but", errors)
 
+    def test_a_model_of_no_given_dtype_computes_in_the_plans(self):
+        jobs = self.jobs_file(steps=2)
+        jobs.write_text(jobs.read_text().replace("dtype: float32", "dtype: auto"))
+        plan = self.plan_file(jobs)
+        for dtype, computed in (("bfloat16", "BFloat16"), ("float32", "Float")):
+            with self.subTest(dtype):
+                of_dtype = self.changed(plan, lambda content: content.update(dtype=dtype))
+                options = ("train", jobs, "--plan", of_dtype, "--output-dir", self.path / dtype)
+                self.run_program(*options)
+                self.assertEqual(json.loads((self.path / dtype / "run.json").read_text())["compute_dtype"], computed)
+
     def test_a_plan_that_is_not_this_runs_is_refused(self):
         jobs = self.jobs_file(steps=2)
         plan = self.plan_file(jobs)
