@@ -247,6 +247,26 @@ TEST(PredictMemory, KernelsOfAGpuSpareCopiesOfLogitsAndTheScoresOfAttention) {
   }
 }
 
+TEST(PredictMemory, ProductsThatFitNoPanelsAreWidenedBesideOurKernels) {
+  constexpr int64_t block = 4 << 20;
+  const PackingPolicy policy{.token_budget = 1024};
+  const auto widened = [&](const ModelConfig& config) {
+    const std::vector<JobFootprint> jobs{lora_job(config, 0, 8, 8, 1024)};
+    const auto predicted = [&](int64_t block_bytes) {
+      return predict_memory(config, jobs, policy, {.head_workspace_bytes = int64_t{1} << 30, .product_block_bytes = block_bytes, .fragmentation = 1});
+    };
+    const MemoryEstimate with = predicted(block), without = predicted(0);
+    return std::pair(with.workspace - without.workspace, with.logits - without.logits);
+  };
+  ModelConfig config = smollm2_135m();
+  EXPECT_EQ(widened(config), std::pair(int64_t{0}, int64_t{0}));
+  config.intermediate_size = 1530;
+  EXPECT_EQ(widened(config), std::pair(4 * 1024 * (576 + 2 * 1530) + block, int64_t{0}));
+  config = smollm2_135m();
+  config.vocabulary_size = 49153;
+  EXPECT_EQ(widened(config), std::pair(block, int64_t{1024 * 49153 * 16}));
+}
+
 TEST(PredictMemory, DiffPruningCountsItsEntriesAndItsSelection) {
   const ModelConfig config = small_model();
   const MemoryFacts facts{.selection_bytes = 1000};
