@@ -1,4 +1,5 @@
 /// The kernels of the folder `vectors`: each call goes to the compilation for the instruction set that computes in its dtype.
+#include "base/error.h"
 #include "kernels/attention.h"
 #include "kernels/column_sums.h"
 #include "kernels/cross_entropy.h"
@@ -41,6 +42,13 @@ COTUNE_BY_VECTORS(store_kv_gradient)
 namespace {
 
 Vectors vectors_for(DType dtype) { return dtype == DType::bf16 ? vectors_for_bf16() : vectors_for_f32(); }
+
+Vectors vectors_of(Isa isa, DType dtype) {
+  if (isa == Isa::avx2 || isa == Isa::avx2_bf16) return Vectors::avx2;
+  const CpuFeatures& features = cpu_features();
+  COTUNE_CHECK(dtype == DType::bf16 ? features.avx512_bf16 : features.avx512, "this processor does not have {}", to_string(isa));
+  return Vectors::avx512;
+}
 
 }  // namespace
 
@@ -92,7 +100,7 @@ void dropout_forward(DType dtype, std::span<const DropoutGroup> groups, const Dr
 void column_sums(DType dtype, std::span<const ColumnSum> sums) { column_sums_for(vectors_for(dtype))(dtype, sums); }
 
 void expand_add(Isa isa, DType dtype, void* y, int64_t y_stride, std::span<const ExpandGroup> groups, const ExpandOptions& options) {
-  expand_add_for(isa == Isa::avx2 || isa == Isa::avx2_bf16 ? Vectors::avx2 : Vectors::avx512)(isa, dtype, y, y_stride, groups, options);
+  expand_add_for(vectors_of(isa, dtype))(isa, dtype, y, y_stride, groups, options);
 }
 
 void sparse_delta_forward(DType dtype, std::span<const SparseRows> groups, const SparseOperands& operands) {

@@ -55,6 +55,12 @@ Isa choose_f32() {
   return limit == "amx" && features.amx_bf16 ? Isa::amx_f32 : Isa::avx512;
 }
 
+Vectors vectors_for(Isa isa, bool has_avx512) {
+  if (isa != Isa::avx2 && isa != Isa::avx2_bf16 && has_avx512) return Vectors::avx512;
+  COTUNE_CHECK(cpu_features().avx2, "this kernel needs AVX2 and FMA");
+  return Vectors::avx2;
+}
+
 }  // namespace
 
 const CpuFeatures& cpu_features() {
@@ -71,16 +77,6 @@ Isa f32_isa() {
   static const Isa isa = choose_f32();
   return isa;
 }
-
-namespace {
-
-Vectors vectors_for(Isa isa, bool has_avx512) {
-  if (isa != Isa::avx2 && isa != Isa::avx2_bf16 && has_avx512) return Vectors::avx512;
-  COTUNE_CHECK(cpu_features().avx2, "this kernel needs AVX2 and FMA");
-  return Vectors::avx2;
-}
-
-}  // namespace
 
 Vectors vectors_for_bf16() { return vectors_for(bf16_isa(), cpu_features().avx512_bf16); }
 

@@ -168,8 +168,7 @@ void PackedMatrix::pack_columns(int64_t first_column, int64_t count, const Matri
     }
     if (by_vectors != nullptr) {
       const auto* from = static_cast<const char*>(source.data) + offset * bytes_of(source.dtype);
-      by_vectors(
-          {target, begin, end - begin, k_, dtype_, {from, source.stride, source.dtype, source.order}});
+      by_vectors({target, begin, end - begin, k_, dtype_, {from, source.stride, source.dtype, source.order}});
       continue;
     }
     auto pack = [&](auto* to, const auto* from) {

@@ -18,7 +18,7 @@ alignas(32) constexpr uint32_t upper_halves[8] = {0xffff0000, 0xffff0000, 0xffff
 
 COTUNE_VECTORS_BEGIN
 
-/// Sums of half a panel; row by row from where `multiply_rows` keeps them.
+/// Sums of half a panel, by rows.
 template <int height>
 struct Sums {
   __m256 low[height], high[height];

@@ -15,11 +15,9 @@ inline Words as_bf16(const float* from, FirstLanes lanes) { return rounded(load(
 inline Words as_bf16(const uint16_t* from, FirstLanes lanes) { return load_halves(from, lanes); }
 
 /// Sixteen pairs of `count` neighbours as bf16.
-inline Words pairs_of_bf16(const float* from, int64_t count) {
-  return side_by_side(as_bf16(from, first_lanes(count)), count > 16 ? as_bf16(from + 16, first_lanes(count - 16)) : no_words());
-}
-inline Words pairs_of_bf16(const uint16_t* from, int64_t count) {
-  if (count >= 32) return load_words(from);
+template <typename T>
+inline Words pairs_of_bf16(const T* from, int64_t count) {
+  if (sizeof(T) == 2 && count >= 32) return load_words(from);
   return side_by_side(as_bf16(from, first_lanes(count)), count > 16 ? as_bf16(from + 16, first_lanes(count - 16)) : no_words());
 }
 
