@@ -1,4 +1,4 @@
-/// What a process does where a rank hangs, its own or another's.
+/// What a process does where a rank hangs, its own or another's, or the link to it breaks.
 #pragma once
 
 #include <string>
@@ -13,5 +13,11 @@ std::string host_name();
 /// Says what is wrong with the ranks. The run's thread usually ends by itself then, since its messages do; if it does not, the
 /// process ends without it, with exit code 1.
 void end_soon(const std::string& trouble);
+
+/// Gloo's thread, which moves the bytes, throws where a link breaks while it answers a peer, and nobody can catch what it throws
+/// (gloo/transport/tcp/pair.cc, sendAsyncMode). From now on such an exception leaves the watch three seconds, since it may know which rank
+/// is lost and in which action; then `rank` ("rank 1 on host") is said with the reason, and the process ends with exit code 1. Exceptions
+/// that are no std::runtime_error end it as before.
+void tell_of_broken_links(const std::string& rank);
 
 }  // namespace cotune

@@ -109,6 +109,7 @@ class Follower {
 
 void watch(RankLinks& links, const LaunchedProcess& process, std::vector<std::string> hosts, double hang_timeout_s,
            SupervisedRun* supervised) {
+  tell_of_broken_links(name_of_rank(process.rank, hosts[static_cast<size_t>(process.rank)]));
   links.progress = std::make_shared<RankProgress>();
   RankWatch::Settings settings{.rank = process.rank, .hosts = std::move(hosts), .hang_timeout_s = hang_timeout_s};
   if (supervised != nullptr) {
