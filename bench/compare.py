@@ -137,11 +137,16 @@ def multiply(x, y):
     torch.mm(x, y)
     if device != "cpu": torch.cuda.synchronize()
     return time.perf_counter() - start
+def median(x, y):
+    multiply(x, y), multiply(x, y)
+    times = [multiply(x, y)]
+    while len(times) < 10 and sum(times) < 2: times.append(multiply(x, y))  # some processors' bf16 takes seconds
+    return sorted(times)[len(times) // 2]
 for out, inner in ((h + 2 * kv, h), (h, h), (2 * f, h), (h, f)):
     w = torch.randn(out, inner, dtype=dtype, device=device)
     for x, y in ((torch.randn(tokens, inner, dtype=dtype, device=device), w.t()),
                  (torch.randn(tokens, out, dtype=dtype, device=device), w)):
-        seconds += sorted([multiply(x, y) for _ in range(12)][2:])[5]
+        seconds += median(x, y)
         work += 2 * tokens * out * inner
 print(json.dumps(work / seconds))
 """
