@@ -8,10 +8,16 @@ function(cotune_precompiled_header name)
   target_compile_options(${name} PRIVATE -fpch-preprocess)  # for ccache
 endfunction()
 
-# One static library per layer: every .cc in the layer's folder. A layer names the layers it may use; a layer that
+# With COTUNE_BATCHES several sources of the target are compiled as one, which reads headers and expands templates once for all of them:
+# names in their unnamed namespaces must then differ.
+function(cotune_in_batches target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${COTUNE_BATCHES} UNITY_BUILD_BATCH_SIZE 8)
+endfunction()
+
+# One static library per layer: every .cc in the layer's folder, ONE_BY_ONE where names in them are alike on purpose. A layer names the layers it may use; a layer that
 # is not named cannot be linked, and tests/check_layers.py holds the #include lines to the same order.
 function(cotune_layer name)
-  cmake_parse_arguments(ARG "TORCH" "" "USES;FOLDERS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;ONE_BY_ONE" "" "USES;FOLDERS" ${ARGN})
   if(ARG_TORCH AND NOT COTUNE_TORCH)
     return()
   endif()
@@ -31,6 +37,9 @@ function(cotune_layer name)
     return()
   endif()
   add_library(cotune_${name} STATIC ${sources})
+  if(NOT ARG_ONE_BY_ONE)
+    cotune_in_batches(cotune_${name})
+  endif()
   target_include_directories(cotune_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(cotune_${name} PUBLIC ${ARG_USES})
   if(ARG_TORCH)
@@ -43,10 +52,10 @@ function(cotune_layer name)
   endif()
 endfunction()
 
-# One test program per folder of tests/, from every *.cc in it. HEAVY tests run alone, the others of torch take two cores.
+# One test program per folder of tests/, from every *.cc in it, IN_BATCHES where names in them differ. HEAVY tests run alone, the others of torch take two cores.
 # Test sources are compiled with less optimisation than the program, which is what they wait for.
 function(cotune_tests name)
-  cmake_parse_arguments(ARG "TORCH;HEAVY" "" "USES" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;HEAVY;IN_BATCHES" "" "USES" ${ARGN})
   if(ARG_TORCH AND NOT COTUNE_TORCH)
     return()
   endif()
@@ -55,6 +64,9 @@ function(cotune_tests name)
     return()
   endif()
   add_executable(test_${name} ${sources})
+  if(ARG_IN_BATCHES)
+    cotune_in_batches(test_${name})
+  endif()
   target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
   target_compile_definitions(test_${name} PRIVATE COTUNE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_compile_options(test_${name} PRIVATE -O1)

@@ -25,7 +25,7 @@ struct MergeArguments {
   std::string model, adapter, output, dtype = "auto", max_file_size = "5GB";
 };
 
-std::optional<at::ScalarType> dtype_of(const std::string& name) {
+std::optional<at::ScalarType> dtype_to_write(const std::string& name) {
   if (name == "auto") return std::nullopt;
   return name == "float16" ? at::kHalf : torch_dtype(name);
 }
@@ -46,7 +46,7 @@ struct Interrupted {};
 
 void merge(const MergeArguments& arguments) {
   MergeSettings settings;
-  settings.dtype = dtype_of(arguments.dtype);
+  settings.dtype = dtype_to_write(arguments.dtype);
   settings.max_file_bytes = parse_memory_size(arguments.max_file_size)->bytes;
   const std::filesystem::path folder = arguments.adapter.empty() ? "" : find_adapter_folder(arguments.adapter);
   const ModelFiles model = open_cached_model(model_of_adapter(arguments.model, folder));

@@ -145,15 +145,15 @@ class RanksProfiler {
   std::vector<std::unique_ptr<OperatorProfiler>> profilers_;
 };
 
-struct Sweeps {
+struct SweepsDone {
   int count = 0;
   double seconds = 0;
 };
 
 /// Three at least, and more as long as another one fits by the mean of those before. after_each may be empty.
-Sweeps sweep_for(double seconds, const std::function<void()>& sweep, const std::function<void(const Sweeps&)>& after_each = {}) {
+SweepsDone sweep_for(double seconds, const std::function<void()>& sweep, const std::function<void(const SweepsDone&)>& after_each = {}) {
   const auto begin = std::chrono::steady_clock::now();
-  Sweeps done;
+  SweepsDone done;
   while (done.count < fewest_sweeps || done.seconds * (done.count + 1) / done.count < seconds) {
     sweep();
     ++done.count;
@@ -236,7 +236,7 @@ void profile(const ProfileArguments& arguments) {
   profiler.sweep();
   profiler.forget();
   result.process_bytes = loaded_bytes + std::max<int64_t>(0, bytes_beside_tensors() - idle_bytes);
-  const Sweeps sweeps = sweep_for(arguments.seconds, [&] { profiler.sweep(); }, [&](const Sweeps& done) {
+  const SweepsDone sweeps = sweep_for(arguments.seconds, [&] { profiler.sweep(); }, [&](const SweepsDone& done) {
     fmt::print(stderr, "sweep {} over {}, {:.0f} s\n", done.count, counted(std::ssize(result.shapes), "shape"), done.seconds);
   });
   result.operators = profiler.times();

@@ -13,7 +13,7 @@
 namespace cotune {
 namespace {
 
-constexpr std::chrono::milliseconds look_again_after{1000};
+constexpr std::chrono::milliseconds ask_again_after{1000};
 
 /// What the resolver says; "" where it knows the host.
 std::string lookup_failure(const std::string& host) {
@@ -31,9 +31,9 @@ void wait_for_host(const std::string& host, std::chrono::milliseconds patience, 
   const auto last = std::chrono::steady_clock::now() + patience;
   bool is_told = false;
   for (std::string failure = lookup_failure(host); !failure.empty(); failure = lookup_failure(host)) {
-    if (std::chrono::steady_clock::now() + look_again_after >= last) throw SystemError(failure);
+    if (std::chrono::steady_clock::now() + ask_again_after >= last) throw SystemError(failure);
     if (!std::exchange(is_told, true)) at_first_failure(failure);
-    std::this_thread::sleep_for(look_again_after);
+    std::this_thread::sleep_for(ask_again_after);
   }
 }
 

@@ -114,6 +114,14 @@ void DatasetChecksum::add(std::span<const int32_t> tokens, std::span<const uint8
 
 std::string DatasetChecksum::text() const { return checksum(ends_.text() + tokens_.text() + learned_.text() + borders_); }
 
+int64_t longest_row(const std::vector<JobData>& data) {
+  int64_t longest = 0;
+  for (const JobData& job : data) {
+    for (const Dataset* dataset : {&job.train, &job.eval}) longest = std::max(longest, lengths_of(*dataset).max);
+  }
+  return longest;
+}
+
 BatchOrder batch_order(const JobSpec& job, const Dataset& train) {
   BatchOrder order{train.size(), job.train.batch_size, job.train.seed, job.train.shuffle};
   if (!has_weights(job.data)) return order;

@@ -156,6 +156,9 @@ struct JobData {
   bool was_cached = false;         ///< it was there before: nothing was tokenized
 };
 
+/// In tokens, of the jobs' examples, held-out ones included; 0 where there are none.
+int64_t longest_row(const std::vector<JobData>& data);
+
 /// How the job's training examples follow one another.
 BatchOrder batch_order(const JobSpec& job, const Dataset& train);
 

@@ -5,38 +5,38 @@
 namespace cotune {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 /// Where 0 stands for nothing known.
 template <typename Number>
-Json known(Number value) {
-  return value > 0 ? Json(value) : Json(nullptr);
+OrderedJson known(Number value) {
+  return value > 0 ? OrderedJson(value) : OrderedJson(nullptr);
 }
 
 /// Where jobs in turn have no plan for one of them, what is known of the others is the memory that is needed at least.
-Json predicted_of(const Alternative& alternative) {
+OrderedJson predicted_of(const Alternative& alternative) {
   const PredictedStep& step = alternative.predicted;
   if (step.fullest_bytes == 0) return nullptr;
-  Json json = to_json(step);
+  OrderedJson json = to_json(step);
   if (step.seconds > 0) return json;
-  for (const auto& [key, value] : json.items()) value = key == "fullest_bytes" ? value : Json(nullptr);
+  for (const auto& [key, value] : json.items()) value = key == "fullest_bytes" ? value : OrderedJson(nullptr);
   return json;
 }
 
-Json to_json(const NodeChange& change, const PredictedStep& before) {
+OrderedJson to_json(const NodeChange& change, const PredictedStep& before) {
   return {{"nodes", change.nodes},
           {"from", change.from},
           {"to", change.to},
           {"replicas", change.replicas},
-          {"predicted", change.fits() ? to_json(change.predicted) : Json(nullptr)},
+          {"predicted", change.fits() ? to_json(change.predicted) : OrderedJson(nullptr)},
           {"speed_up", known(change.speed_up(before))},
           {"saves_memory", change.saves_memory},
           {"assumed_network", change.assumed_network},
           {"constraint", change.constraint}};
 }
 
-Json to_json(const Overflow& overflow) {
-  return overflow.bytes > 0 ? Json{{"term", overflow.term}, {"bytes", overflow.bytes}} : Json(nullptr);
+OrderedJson to_json(const Overflow& overflow) {
+  return overflow.bytes > 0 ? OrderedJson{{"term", overflow.term}, {"bytes", overflow.bytes}} : OrderedJson(nullptr);
 }
 
 }  // namespace
@@ -54,11 +54,11 @@ nlohmann::ordered_json to_json(const ConsideredGrouping& grouping) {
 }
 
 nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<NodeChange>& changes) {
-  Json node_changes = Json::array();
+  OrderedJson node_changes = OrderedJson::array();
   for (const NodeChange& each : changes) node_changes.push_back(to_json(each, result.plan()->predicted));
-  Json alternatives = Json::array(), configurations = Json::array(), deployments = Json::array();
+  OrderedJson alternatives = OrderedJson::array(), configurations = OrderedJson::array(), deployments = OrderedJson::array();
   for (const Alternative& each : result.alternatives) {
-    Json plans = Json::array();
+    OrderedJson plans = OrderedJson::array();
     for (const Plan& plan : each.plans) plans.push_back(replicas_text(plan));
     alternatives.push_back({{"nodes", each.nodes},
                             {"deployment", name_of(each.deployment)},
@@ -101,7 +101,7 @@ nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<N
                            {"overflow", to_json(each.overflow)},
                            {"rejected_for", each.rejected_for}});
   }
-  Json uneven = Json::array();
+  OrderedJson uneven = OrderedJson::array();
   if (const Plan* plan = result.plan()) {
     for (size_t r = 0; r < plan->replicas.size(); ++r) {
       for (const size_t bucket : plan->replicas[r].uneven_buckets()) {
@@ -109,10 +109,10 @@ nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<N
       }
     }
   }
-  Json groupings = Json::array();
+  OrderedJson groupings = OrderedJson::array();
   for (const ConsideredGrouping& each : result.groupings) groupings.push_back(to_json(each));
   const Deployment& lobra = result.lobra;
-  return {{"plan", result.plan() != nullptr ? to_json(*result.plan()) : Json(nullptr)},
+  return {{"plan", result.plan() != nullptr ? to_json(*result.plan()) : OrderedJson(nullptr)},
           {"alternatives", std::move(alternatives)},
           {"configurations", std::move(configurations)},
           {"deployments", std::move(deployments)},

@@ -11,7 +11,7 @@
 namespace cotune {
 namespace {
 
-constexpr std::array<std::pair<ActionKind, const char*>, 17> kind_names = {{
+constexpr std::array<std::pair<ActionKind, const char*>, 17> action_names = {{
     {ActionKind::forward, "forward"},
     {ActionKind::recompute, "recompute"},
     {ActionKind::backward, "backward"},
@@ -47,7 +47,7 @@ void visit_fields(ActionType& action, Visitor&& visit) {
 }
 
 ActionKind kind_from_json(const nlohmann::json& value) {
-  for (const auto& [kind, name] : kind_names) {
+  for (const auto& [kind, name] : action_names) {
     if (value == name) return kind;
   }
   throw_user_error("action.kind: unknown kind {}", value.dump());
@@ -66,7 +66,7 @@ Integer integer_from_json(const char* field, const nlohmann::json& value) {
 }  // namespace
 
 std::string to_string(ActionKind kind) {
-  for (const auto& [known, name] : kind_names) {
+  for (const auto& [known, name] : action_names) {
     if (known == kind) return name;
   }
   COTUNE_CHECK(false, "action kind {}", static_cast<int>(kind));

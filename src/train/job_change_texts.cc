@@ -1,4 +1,4 @@
-#include "train/job_changes.h"
+#include "train/job_change_texts.h"
 
 #include <fmt/format.h>
 
@@ -13,12 +13,12 @@ std::string of_several(const std::string& what) { return what.ends_with('s') ? w
 
 }  // namespace
 
-void JobChanges::add(const std::string& job, const std::string& what) {
+void JobChangeTexts::add(const std::string& job, const std::string& what) {
   const auto found = std::find_if(changes_.begin(), changes_.end(), [&](const Change& change) { return change.what == what; });
   (found != changes_.end() ? *found : changes_.emplace_back(what)).jobs.push_back(job);
 }
 
-std::vector<std::string> JobChanges::texts() const {
+std::vector<std::string> JobChangeTexts::texts() const {
   std::vector<std::string> texts;
   for (const Change& change : changes_) {
     if (change.jobs.size() > most_named) {

@@ -6,7 +6,7 @@
 namespace cotune {
 
 /// What happened to the jobs of a run at once, for people.
-class JobChanges {
+class JobChangeTexts {
  public:
   /// what: `joins`, `leaves`, `pauses` or a status.
   void add(const std::string& job, const std::string& what);

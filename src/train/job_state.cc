@@ -1,23 +1,15 @@
 #include "train/job_state.h"
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "train/json_numbers.h"
 
 namespace cotune {
 namespace {
 
 constexpr const char* status_names[] = {"waiting",       "running", "paused",  "finished",
                                         "stopped_early", "failed",  "refused", "cancelled"};
-
-nlohmann::json number_or_null(double value) {
-  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
-}
-
-double number_from(const nlohmann::json& value) {
-  return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
-}
 
 }  // namespace
 

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "adapter/adapter_file.h"
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "jobs/enum_names.h"
+#include "train/json_numbers.h"
 #include "train/training_job.h"
 
 namespace cotune {
@@ -19,12 +19,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* sweep_file = "sweep.json";
-
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-
-double number_from(const nlohmann::json& value) {
-  return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
-}
 
 /// In this run, or before it was resumed.
 bool has_adapter(const TrainingJob& job) {
@@ -68,7 +62,7 @@ SweepStanding standing_of(const std::string& name, const Sweeps::Sweep& sweep) {
 }
 
 Json rung_json(const RungRecord& rung) {
-  Json json{{"step", rung.step}, {"loss", number(rung.loss)}, {"accuracy", number(rung.accuracy)}};
+  Json json{{"step", rung.step}, {"loss", number_or_null<Json>(rung.loss)}, {"accuracy", number_or_null<Json>(rung.accuracy)}};
   if (rung.judgement) {
     json["rank"] = rung.judgement->rank;
     json["of"] = rung.judgement->of;
@@ -141,8 +135,8 @@ Json to_json(const SweepStanding& standing) {
                                   {"step", state.step},
                                   {"steps", row.job->total_steps()},
                                   {"eval_step", row.eval_step > 0 ? Json(row.eval_step) : Json(nullptr)},
-                                  {"eval_loss", number(row.loss)},
-                                  {"eval_accuracy", number(row.accuracy)},
+                                  {"eval_loss", number_or_null<Json>(row.loss)},
+                                  {"eval_accuracy", number_or_null<Json>(row.accuracy)},
                                   {"rungs", std::move(rungs)}});
   }
   return json;

@@ -10,7 +10,7 @@
 #include "plan/deployment/replan.h"
 #include "schedule/memory.h"
 #include "train/divided_memory.h"
-#include "train/job_changes.h"
+#include "train/job_change_texts.h"
 #include "train/trainer.h"
 
 namespace cotune {
@@ -36,7 +36,7 @@ void Trainer::replan_division() {
     return;
   }
   std::vector<int32_t> now;
-  JobChanges changes;
+  JobChangeTexts changes;
   for (const TrainingJob* job : running_jobs()) {
     now.push_back(job->index());
     if (!std::ranges::binary_search(division_jobs_, job->index())) changes.add(job->spec().name, "joins");

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "train/job_changes.h"
+#include "train/job_change_texts.h"
 #include "train/trainer.h"
 
 namespace cotune {
@@ -43,7 +43,7 @@ void Trainer::tell_of_plan(const PlannedRound& planned, const std::vector<Traini
     const auto was_there = [&](int32_t index) {
       return std::find(planned_jobs_.begin(), planned_jobs_.end(), index) != planned_jobs_.end();
     };
-    JobChanges changes;
+    JobChangeTexts changes;
     for (const int32_t index : planned_jobs_) {
       const TrainingJob& before = job(index);
       const JobStatus status = before.state().status;

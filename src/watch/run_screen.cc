@@ -32,7 +32,7 @@ Colour colour_of(const std::string& status) {
   return Colour::faint;
 }
 
-std::string words(const std::string& status) { return status == "stopped_early" ? "stopped early" : printable(status); }
+std::string printable_words(const std::string& status) { return status == "stopped_early" ? "stopped early" : printable(status); }
 
 std::string number_or_nothing(double value, const char* format) {
   return std::isnan(value) ? "" : fmt::format(fmt::runtime(format), value);
@@ -58,7 +58,7 @@ constexpr int name_rank = 0, state_rank = 1, trend_rank = 6;
 
 std::vector<Column> all_columns(bool unicode) {
   return {{"job", Align::left, name_rank, [](const JobView& job) { return printable(job.report.name); }},
-          {"state", Align::left, state_rank, [](const JobView& job) { return words(job.report.status); }},
+          {"state", Align::left, state_rank, [](const JobView& job) { return printable_words(job.report.status); }},
           {"step", Align::right, 2, [](const JobView& job) { return step_text(job.report); }},
           {"loss", Align::right, 3, [](const JobView& job) { return number_or_nothing(job.report.loss, "{:.4f}"); }},
           {"trend", Align::left, trend_rank, [unicode](const JobView& job) { return sparkline(job.losses, widest_trend, unicode); }},
@@ -193,7 +193,7 @@ std::string counts_text(const std::map<std::string, int64_t>& jobs) {
   for (const char* status : {"running", "waiting", "paused", "stopped", "finished", "stopped_early", "cancelled", "failed", "refused"}) {
     const auto found = jobs.find(status);
     if (found != jobs.end() && found->second > 0) {
-      counts += fmt::format("{}{} {}", counts.empty() ? "" : ", ", found->second, words(status));
+      counts += fmt::format("{}{} {}", counts.empty() ? "" : ", ", found->second, printable_words(status));
     }
   }
   return counts;
@@ -277,7 +277,7 @@ std::vector<std::string> reasons(const RunView& view, const ScreenStyle& style) 
     if (count == 0) continue;  // told already
     const bool waits = job.report.status == "waiting";
     const std::string who = count == 1 ? printable(job.report.name) + (waits ? " waits" : "")
-                                       : fmt::format("{} jobs{}", count, waits ? " wait" : ", " + words(job.report.status));
+                                       : fmt::format("{} jobs{}", count, waits ? " wait" : ", " + printable_words(job.report.status));
     count = 0;
     const std::string text = who + ": " + printable(job.report.reason);
     constexpr size_t most = 3;  // in 40 columns one for memory takes as many

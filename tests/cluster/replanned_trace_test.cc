@@ -11,13 +11,13 @@ namespace cotune {
 namespace {
 
 /// Jobs on four small devices, of which one alone holds short rows only.
-struct Case {
+struct ReplannedCase {
   ModelConfig model = model_preset("tinyllama-1.1b");
   ClusterSpec cluster;
   Trace trace;
   std::vector<double> dedicated_round_s;
 
-  Case() {
+  ReplannedCase() {
     cluster.nodes = {{.name = "n", .count = 1, .devices = 4, .device = device_preset("A40"), .link = link_preset("pcie4")}};
     cluster.nodes[0].device.memory_bytes = int64_t{5} << 29;
     trace.tenants = {"default"};
@@ -37,7 +37,7 @@ struct Case {
 constexpr MoveRule rules[] = {MoveRule::when_forced, MoveRule::when_it_pays, MoveRule::always};
 
 TEST(ReplanTrace, OneJobTakesItsStepsAfterTheReplicasAreUp) {
-  Case one;
+  ReplannedCase one;
   one.add(0, 100, 60);
   const ReplannedTrace result = one.run(MoveRule::when_it_pays);
   ASSERT_EQ(result.events.size(), 1u);
@@ -50,7 +50,7 @@ TEST(ReplanTrace, OneJobTakesItsStepsAfterTheReplicasAreUp) {
 }
 
 TEST(ReplanTrace, AJobOfLongRowsForcesAMoveAndItsExitAllowsOneBackWhereThatPays) {
-  Case problem;
+  ReplannedCase problem;
   problem.add(0, 0, 40000);
   problem.add(2, 500, 100);
   const ReplannedTrace stays = problem.run(MoveRule::when_forced), moves = problem.run(MoveRule::when_it_pays);
@@ -64,7 +64,7 @@ TEST(ReplanTrace, AJobOfLongRowsForcesAMoveAndItsExitAllowsOneBackWhereThatPays)
 }
 
 TEST(ReplanTrace, RefusesWhatNoReplicaHolds) {
-  Case problem;
+  ReplannedCase problem;
   problem.trace.kinds.push_back({4, 2048, AdapterMethod::lora, 4096});
   problem.dedicated_round_s.push_back(1);
   problem.add(3, 0, 100);
@@ -77,7 +77,7 @@ TEST(ReplanTrace, RefusesWhatNoReplicaHolds) {
 
 TEST(ReplanTrace, UnderSeveralRulesIsWhatItIsUnderEach) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
-    Case problem;
+    ReplannedCase problem;
     uint64_t next = 0;
     double arrival_s = 0;
     for (int64_t jobs = 6; jobs > 0; --jobs) {
@@ -94,7 +94,7 @@ TEST(ReplanTrace, UnderSeveralRulesIsWhatItIsUnderEach) {
 
 TEST(ReplanTrace, DoesAllWorkOnceAndMovesByItsRuleOnRandomTraces) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
-    Case problem;
+    ReplannedCase problem;
     uint64_t next = 0;
     double arrival_s = 0;
     for (uint64_t jobs = 1 + uniform_below(seed, next++, 5); jobs > 0; --jobs) {

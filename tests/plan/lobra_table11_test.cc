@@ -71,8 +71,8 @@ TEST(Table11, IsForetoldByTheFormulaOfEqualChunksFromItsRowsWithoutPipeline) {
 }
 
 /// Fig. 4's sequences on the replicas without pipeline, priced by Table 11.
-struct WorkedExample {
-  WorkedExample() {
+struct TableExample {
+  TableExample() {
     const std::vector<int64_t> lengths = {2048, 4096, 8192, 16384};
     const std::map<int64_t, int64_t> longest = {{1, 2048}, {2, 4096}, {4, 8192}, {8, 16384}};
     for (const auto& [tensor_parallel, tokens] : longest) {
@@ -87,7 +87,7 @@ struct WorkedExample {
 };
 
 TEST(Table11, GivesThePapersPlanOfTheWorkedExample) {
-  const WorkedExample example;
+  const TableExample example;
   const DispatchLimits exact{.gap = 0, .nodes = 10'000'000};
   const Deployment plan = plan_deployment(example.costs, example.sequences, 16, {.filter = PlanFilter::none, .gap = 0, .dispatch = exact});
   EXPECT_EQ(plan.replicas, (Counts{4, 2, 0, 1}));
@@ -150,7 +150,7 @@ TEST(Theorem1, BoundsEveryPlanOfTheWorkedExampleByTable3) {
 }
 
 TEST(Theorem1, BoundsEveryPlanOfTheWorkedExampleByTable11) {
-  const Bounds all = bounds_of(WorkedExample().costs, {196, 62, 16, 4});
+  const Bounds all = bounds_of(TableExample().costs, {196, 62, 16, 4});
   EXPECT_EQ(all.feasible, 10u);
   EXPECT_EQ(all.kept, 6u);
   EXPECT_NEAR(all.least, 14.070, 0.0005);

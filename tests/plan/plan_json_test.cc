@@ -77,7 +77,7 @@ TEST(PlanJson, OfAnyPlanReadsBackAsThatPlan) {
   }
 }
 
-std::string refusal(const nlohmann::ordered_json& json) {
+std::string refusal_of(const nlohmann::ordered_json& json) {
   try {
     plan_from_json(json.dump(), "plan.json");
   } catch (const UserError& error) {
@@ -90,46 +90,46 @@ TEST(PlanJson, NamesFileFieldFoundAndAccepted) {
   const nlohmann::ordered_json good = to_json(random_plan(3));
   auto bad = good;
   bad["cotune_plan"] = 2;
-  EXPECT_EQ(refusal(bad), "plan.json: cotune_plan: must be a whole number from 1 to 1, got 2");
+  EXPECT_EQ(refusal_of(bad), "plan.json: cotune_plan: must be a whole number from 1 to 1, got 2");
   bad = good;
   bad["replicas"][0]["stages"][0]["memory"]["weights"] = "much";
   EXPECT_EQ(
-      refusal(bad),
+      refusal_of(bad),
       "plan.json: replicas[0].stages[0].memory.weights: must be a whole number of at least 0, got \"much\"");
   bad = good;
   bad["sharing"] = "some";
-  EXPECT_EQ(refusal(bad),
+  EXPECT_EQ(refusal_of(bad),
             "plan.json: sharing: must be one of separate, temporal, batch-all, hybrid, got \"some\"");
   bad = good;
   bad["replicas"][0]["hybrid_tasks"][0] = {99};
-  EXPECT_THAT(refusal(bad),
+  EXPECT_THAT(refusal_of(bad),
               HasSubstr("plan.json: replicas[0].hybrid_tasks[0][0]: must be a whole number from 0 to "));
   bad = good;
   bad["replicas"][0]["stages"][0]["head"] = !bad["replicas"][0]["stages"][0]["head"].get<bool>();
-  EXPECT_THAT(refusal(bad),
+  EXPECT_THAT(refusal_of(bad),
               HasSubstr("plan.json: replicas[0].stages[0].head: must be true on the last stage"));
   bad = good;
   bad["replicas"][0]["stages"][0]["layers"] = {1, 2};
-  EXPECT_THAT(refusal(bad),
+  EXPECT_THAT(refusal_of(bad),
               HasSubstr("replicas[0].stages[0].layers[0]: must be a whole number from 0 to 0, got 1"));
   bad = good;
   bad["replicas"][0]["stages"][0]["devices"] = {{"n", 0, 0}};
   bad["replicas"][0]["tensor_parallel"] = 1;
   bad["replicas"][0]["divides_tokens"] = true;
-  EXPECT_EQ(refusal(bad), "plan.json: replicas[0].divides_tokens: must be false where tensor_parallel is 1, got true");
+  EXPECT_EQ(refusal_of(bad), "plan.json: replicas[0].divides_tokens: must be false where tensor_parallel is 1, got true");
   bad = good;
   bad["replicas"][0]["shards"] = 9;
-  EXPECT_THAT(refusal(bad), HasSubstr("plan.json: replicas[0].shards: must be as many as the like replicas in a row from here, "));
+  EXPECT_THAT(refusal_of(bad), HasSubstr("plan.json: replicas[0].shards: must be as many as the like replicas in a row from here, "));
   bad = good;
   bad["jobs"].push_back("job-0");
-  EXPECT_THAT(refusal(bad), HasSubstr("must be a name that stands nowhere else, got \"job-0\""));
+  EXPECT_THAT(refusal_of(bad), HasSubstr("must be a name that stands nowhere else, got \"job-0\""));
   bad = good;
   bad["predicted"]["seconds"] = -1;
-  EXPECT_EQ(refusal(bad), "plan.json: predicted.seconds: must be a number of at least 0, got -1");
+  EXPECT_EQ(refusal_of(bad), "plan.json: predicted.seconds: must be a number of at least 0, got -1");
   bad = good;
   bad["surprise"] = 1;
-  EXPECT_THAT(refusal(bad), HasSubstr("plan.json: surprise: unknown key; accepted: cotune_plan, planner,"));
-  EXPECT_THAT(refusal(nullptr), HasSubstr("plan.json: plan: must be an object, got null"));
+  EXPECT_THAT(refusal_of(bad), HasSubstr("plan.json: surprise: unknown key; accepted: cotune_plan, planner,"));
+  EXPECT_THAT(refusal_of(nullptr), HasSubstr("plan.json: plan: must be an object, got null"));
   EXPECT_THROW(plan_from_json("{", "plan.json"), UserError);
 }
 
@@ -142,7 +142,7 @@ TEST(PlanJson, RefusesEveryMissingKey) {
     const nlohmann::json::json_pointer place(pointer);
     if (!copy.at(place.parent_pointer()).is_object()) continue;
     copy.at(place.parent_pointer()).erase(place.back());
-    EXPECT_THAT(refusal(copy), HasSubstr(": is missing")) << pointer;
+    EXPECT_THAT(refusal_of(copy), HasSubstr(": is missing")) << pointer;
     ++removed;
   }
   EXPECT_GT(removed, 30);

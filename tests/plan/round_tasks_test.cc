@@ -182,7 +182,7 @@ TEST(RoundTasks, OfOneJobAreThatJob) {
   EXPECT_EQ(chosen.reason, "the only job");
 }
 
-void expect_partition(const HybridTasks& tasks, size_t jobs) {
+void expect_each_job_once(const HybridTasks& tasks, size_t jobs) {
   std::vector<int32_t> seen;
   for (const std::vector<int32_t>& task : tasks) {
     EXPECT_FALSE(task.empty());
@@ -204,7 +204,7 @@ TEST(RoundTasks, GiveStepPlansThatAreProvenOverRandomJobSets) {
     EXPECT_EQ(chosen, choose_round_tasks(round)) << seed;
     EXPECT_FALSE(chosen.reason.empty());
     for (const RoundTasks& each : chosen.alternatives) {
-      expect_partition(each.tasks, round.jobs.size());
+      expect_each_job_once(each.tasks, round.jobs.size());
       EXPECT_GE(each.seconds, (1 - least_gain) * chosen.taken().seconds) << seed << " " << each.name;
       EXPECT_EQ(predict_round_tasks(round, each.tasks, each.name), each);
     }
@@ -287,7 +287,7 @@ TEST(RoundTasks, OfManyJobsAreFoundAmongGroupsOfThem) {
     jobs.push_back(round_job(model, j, 2, {10 + 9 * j}, j % 3 == 0 ? 24 : 0));
   }
   const ChosenRoundTasks chosen = choose_round_tasks(round_of(jobs));
-  for (const RoundTasks& each : chosen.alternatives) expect_partition(each.tasks, 40);
+  for (const RoundTasks& each : chosen.alternatives) expect_each_job_once(each.tasks, 40);
   EXPECT_EQ(chosen.taken().name, "planned");
   EXPECT_LT(chosen.taken().seconds, named(chosen, "all jobs fused").seconds);
   EXPECT_LT(chosen.taken().seconds, named(chosen, "each job by itself").seconds);

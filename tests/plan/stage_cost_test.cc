@@ -25,7 +25,7 @@ StageMachine counting_machine() {
   return machine;
 }
 
-std::vector<AdapterShape> lora_everywhere(const ModelConfig& model, int32_t job, int64_t rank) {
+std::vector<AdapterShape> lora_in_every_layer(const ModelConfig& model, int32_t job, int64_t rank) {
   std::vector<AdapterShape> adapters;
   for (int64_t layer = 0; layer < model.layer_count; ++layer) {
     for (const Projection projection : {Projection::q, Projection::v, Projection::down}) {
@@ -39,7 +39,7 @@ TEST(StageSeconds, OnAMachineThatCountsAreTheFlopsOfTheList) {
   const ModelConfig model = model_preset("tinyllama-1.1b");
   for (const std::pair<int64_t, int64_t>& layers : {std::pair<int64_t, int64_t>{0, 22}, {0, 9}, {9, 22}, {5, 7}, {10, 16}}) {
     const StageShape stage{layers.first, layers.second, layers.first == 0, layers.second == 22, 1};
-    std::vector<AdapterShape> adapters = lora_everywhere(model, 0, 16), second = lora_everywhere(model, 1, 4);
+    std::vector<AdapterShape> adapters = lora_in_every_layer(model, 0, 16), second = lora_everywhere(model, 1, 4);
     adapters.insert(adapters.end(), second.begin(), second.end());
     const MicrobatchCounts counts = even_microbatch(4, 200, {0.75, 0.25});
     const StageSeconds seconds = stage_seconds(model, stage, adapters, counts, counting_machine());
@@ -59,9 +59,9 @@ TEST(StageSeconds, OfSequenceParallelRanksCommunicateForAsLongAndForLorasColumns
   machine.link = {.bandwidth = 1e9, .latency = 0};
   const MicrobatchCounts counts = even_microbatch(4, 200, {1});
   StageShape stage{9, 22, false, true, 2};
-  const StageSeconds whole = PricedStage(model, stage, lora_everywhere(model, 0, 16), machine).collectives(counts);
+  const StageSeconds whole = PricedStage(model, stage, lora_in_every_layer(model, 0, 16), machine).collectives(counts);
   stage.divides_tokens = true;
-  const StageSeconds slices = PricedStage(model, stage, lora_everywhere(model, 0, 16), machine).collectives(counts);
+  const StageSeconds slices = PricedStage(model, stage, lora_in_every_layer(model, 0, 16), machine).collectives(counts);
   EXPECT_NEAR(slices.forward / whole.forward, 1, 1e-12);
   const double columns = 13 * 2 * 16;  // q's and v's of each layer
   EXPECT_NEAR(slices.backward - whole.backward, 800 * columns * 4 / 2 / 1e9, 1e-12);
@@ -76,7 +76,7 @@ double ring_seconds(int64_t ranks, int64_t tokens, int64_t values, int64_t bytes
 TEST(CollectiveSeconds, OfDividedTokensAreThoseOfTheBytesThatRanksSendInARing) {
   ModelConfig model = model_preset("tinyllama-1.1b");
   model.layer_count = 2;
-  const std::vector<AdapterShape> adapters = lora_everywhere(model, 0, 16);
+  const std::vector<AdapterShape> adapters = lora_in_every_layer(model, 0, 16);
   const Link link{.latency_s = 3e-6, .bytes_per_s = 7e9};
   const int64_t tokens = 801, h = model.hidden_size;
   for (const std::string dtype : {"bfloat16", "float32", "float64"}) {
@@ -110,7 +110,7 @@ TEST(PricedStage, KeepsOfDividedTokensWhatTheLargestSliceAndTheFeaturesAre) {
   const ModelConfig model = model_preset("tinyllama-1.1b");
   const auto below = [](uint64_t seed, uint64_t number, uint64_t bound) { return static_cast<int64_t>(uniform_below(seed, number, bound)); };
   for (uint64_t seed = 0; seed < 30; ++seed) {
-    std::vector<AdapterShape> adapters = lora_everywhere(model, 0, 1 + below(seed, 0, 40));
+    std::vector<AdapterShape> adapters = lora_in_every_layer(model, 0, 1 + below(seed, 0, 40));
     for (int64_t layer = 0; layer < model.layer_count; ++layer) {
       adapters.push_back({1, AdapterMethod::bottleneck, layer, Projection::down, 1 + below(seed, 1, 99), 0});
     }
@@ -128,7 +128,7 @@ TEST(PricedStage, KeepsOfDividedTokensWhatTheLargestSliceAndTheFeaturesAre) {
 TEST(StageSeconds, OfManyLikeLayersAreThoseOfTheWholeList) {
   const ModelConfig model = model_preset("smollm2-135m");
   const StageMachine machine{device_preset("A40"), link_preset("pcie4"), "bfloat16"};
-  const std::vector<AdapterShape> adapters = lora_everywhere(model, 0, 16);
+  const std::vector<AdapterShape> adapters = lora_in_every_layer(model, 0, 16);
   for (uint64_t seed = 0; seed < 40; ++seed) {
     const auto first = static_cast<int64_t>(uniform_below(seed, 0, 25));
     const int64_t last = first + 1 + static_cast<int64_t>(uniform_below(seed, 1, static_cast<uint64_t>(30 - first)));
@@ -168,7 +168,7 @@ TEST(StageSeconds, OfFusedAdaptersAreBoundByALaunchUntilTheDeviceIsFull) {
 
 TEST(StageSeconds, GrowWithTokensAndCountCommunication) {
   const ModelConfig model = model_preset("llama-2-7b");
-  const std::vector<AdapterShape> adapters = lora_everywhere(model, 0, 16);
+  const std::vector<AdapterShape> adapters = lora_in_every_layer(model, 0, 16);
   StageMachine machine{device_preset("A100-40"), link_preset("nvlink-600"), "bfloat16"};
   double before = 0;
   for (int64_t tokens = 64; tokens <= 4096; tokens *= 2) {
@@ -230,7 +230,7 @@ TEST(StageMemory, CountsTheWeightsOfEveryStageOnce) {
 
 TEST(StageMemory, GrowsWithWhatIsInFlightAndNamesWhatOverflows) {
   const ModelConfig model = model_preset("llama-2-7b");
-  const std::vector<AdapterShape> adapters = lora_everywhere(model, 0, 16);
+  const std::vector<AdapterShape> adapters = lora_in_every_layer(model, 0, 16);
   const MicrobatchCounts counts = even_microbatch(2, 512, {1});
   const StageShape stage = even_stages(model, 2, 1)[0];
   const StageMemory one = stage_memory(model, stage, adapters, 2, counts, 1, 2);
@@ -246,7 +246,7 @@ TEST(StageMemory, GrowsWithWhatIsInFlightAndNamesWhatOverflows) {
 
 TEST(ReplicaCandidates, NeverExceedTheDeviceAndSayWhyNothingFits) {
   const ModelConfig model = model_preset("llama-2-70b");
-  JobShape job{.name = "a", .batch_size = 8, .lengths = {{{512, 1}}}, .adapters = lora_everywhere(model, 0, 16)};
+  JobShape job{.name = "a", .batch_size = 8, .lengths = {{{512, 1}}}, .adapters = lora_in_every_layer(model, 0, 16)};
   ClusterSpec cluster;
   cluster.nodes = {{.name = "n", .count = 2, .devices = 8, .device = device_preset("A100-40"), .link = link_preset("nvlink-600")}};
   cluster.network = link_preset("infiniband-200");
@@ -286,7 +286,7 @@ TEST(ReplicaCandidates, DivideAModelByMoreRanksThanItHasKvHeads) {
   ClusterSpec cluster;
   cluster.nodes = {{.name = "n", .count = 4, .devices = 8, .device = device_preset("A100-40"), .link = link_preset("nvlink-600")}};
   cluster.network = link_preset("infiniband-200");
-  const JobShape job{.name = "a", .batch_size = 8, .lengths = {{{512, 1}}}, .adapters = lora_everywhere(model, 0, 16)};
+  const JobShape job{.name = "a", .batch_size = 8, .lengths = {{{512, 1}}}, .adapters = lora_in_every_layer(model, 0, 16)};
   std::set<int64_t> degrees;
   for (const ReplicaCandidate& each : replica_candidates(model, {job}, cluster, cluster.nodes.front(), "bfloat16")) {
     degrees.insert(each.configuration.tensor_parallel);

@@ -10,22 +10,22 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t steps = 2;
+constexpr int64_t adapter_steps = 2;
 
 class InitialAdapter : public ::testing::Test {
  protected:
   InitialAdapter() : run("initial-adapter", compared_dtype()), source(run.folder / "jobs" / "first" / "adapter") {
-    run.trainer({small_job("first", AdapterMethod::lora, 1, steps)}, {})->run();
+    run.trainer({small_job("first", AdapterMethod::lora, 1, adapter_steps)}, {})->run();
   }
 
   /// Trains one job that starts from the source, and one that does not.
   std::unique_ptr<Trainer> train_from_source(const std::string& expected) const {
-    JobSpec next = small_job("next", AdapterMethod::lora, 2, steps);
+    JobSpec next = small_job("next", AdapterMethod::lora, 2, adapter_steps);
     next.adapter.init_from = source.string();
     std::vector<std::unique_ptr<TrainingJob>> jobs;
     jobs.push_back(run.job(0, next));
     jobs.back()->expect_initial_adapter(expected);
-    jobs.push_back(run.job(1, small_job("other", AdapterMethod::lora, 3, steps)));
+    jobs.push_back(run.job(1, small_job("other", AdapterMethod::lora, 3, adapter_steps)));
     TrainerOptions options;
     options.device = test_compute_device();
     auto trainer = std::make_unique<Trainer>(run.backbone, std::move(jobs), std::move(options));

@@ -1,4 +1,4 @@
-#include "train/job_changes.h"
+#include "train/job_change_texts.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@ namespace {
 
 using Texts = std::vector<std::string>;
 
-TEST(JobChanges, NameFewJobsAndCountMany) {
-  JobChanges changes;
+TEST(JobChangeTexts, NameFewJobsAndCountMany) {
+  JobChangeTexts changes;
   EXPECT_EQ(changes.texts(), Texts{});
   changes.add("a", "finished");
   changes.add("b", "joins");

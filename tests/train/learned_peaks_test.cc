@@ -15,9 +15,6 @@
 namespace cotune::testing {
 namespace {
 
-// The models here have kilobytes. Before any test of this program makes a tensor.
-[[maybe_unused]] const bool installed = (install_counting_allocator(size_t{1} << 12), true);
-
 constexpr std::array divisions{"dp=1", "pp=2", "tp=2", "dp=2", "dp=1+pp=2"};
 
 /// The bound that admission begins with.

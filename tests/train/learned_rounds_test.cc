@@ -12,9 +12,6 @@
 namespace cotune::testing {
 namespace {
 
-// The models here have kilobytes. Before any test of this program makes a tensor.
-[[maybe_unused]] const bool installed = (install_counting_allocator(size_t{1} << 12), true);
-
 /// What every round had alive and took, as the trainer itself observes it.
 class RealRounds : public RunObserver {
  public:

@@ -19,9 +19,6 @@
 namespace cotune::testing {
 namespace {
 
-// The models here have kilobytes. Before any test of this program makes a tensor.
-[[maybe_unused]] const bool installed = (install_counting_allocator(size_t{1} << 12), true);
-
 constexpr int64_t steps = 2;
 constexpr const char* limits_the_host = "limits and counts the host's tensors";
 

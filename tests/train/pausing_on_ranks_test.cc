@@ -15,9 +15,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Of kilobytes, as memory_promise_test.cc.
-[[maybe_unused]] const bool installed = (install_counting_allocator(size_t{1} << 12), true);
-
 /// A run on threads that divide the model in one way.
 class RanksRun {
  public:

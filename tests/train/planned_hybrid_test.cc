@@ -18,8 +18,6 @@ using ::testing::HasSubstr;
 
 using Tasks = std::vector<std::vector<std::string>>;
 
-[[maybe_unused]] const bool installed = (install_counting_allocator(size_t{1} << 12), true);
-
 /// Whether adapters of other company are held against one another: not those of ATen in f32.
 bool adapters_are_compared() {
   return !test_device().is_cpu() || kernel_isa(at::kFloat, at::kCPU) != kernels::Isa::none;

@@ -18,9 +18,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Of kilobytes, as memory_promise_test.cc.
-[[maybe_unused]] const bool installed = (install_counting_allocator(size_t{1} << 12), true);
-
 /// Does things to a run at the first boundary at which a job has made so many steps.
 class Script {
  public:

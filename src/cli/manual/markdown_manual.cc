@@ -13,7 +13,7 @@ std::string cell(const std::string& text) {
   return result;
 }
 
-std::string value_text(const OptionDescription& option) {
+std::string accepted_text(const OptionDescription& option) {
   if (!option.choices.empty()) return fmt::format("`{}`", fmt::join(option.choices, "`, `"));
   if (!option.range.empty()) return option.range;
   return option.value.empty() || option.value == "TEXT" ? "" : option.value;
@@ -24,7 +24,7 @@ std::string option_row(const OptionDescription& option) {
   std::string notes;
   if (option.required) notes = "required";
   if (!option.default_value.empty()) notes += fmt::format("{}default `{}`", notes.empty() ? "" : ", ", option.default_value);
-  return fmt::format("| {} | {} | {}{} |\n", names, cell(value_text(option)), cell(option.description),
+  return fmt::format("| {} | {} | {}{} |\n", names, cell(accepted_text(option)), cell(option.description),
                      notes.empty() ? "" : fmt::format(" ({})", cell(notes)));
 }
 

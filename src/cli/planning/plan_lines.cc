@@ -36,7 +36,7 @@ void append_wrapped(std::vector<std::string>& lines, size_t indent, const std::s
   lines.push_back(line);
 }
 
-std::string seconds_text(double seconds) {
+std::string short_seconds(double seconds) {
   return fmt::format("{:.3g} s", seconds);
 }
 
@@ -68,11 +68,11 @@ std::vector<std::string> plan_lines(const PlannedRound& plan, const SweepOfJob& 
   const JobGrouping& taken = plan.taken();
   append_wrapped(lines, 0, fmt::format("plan ({}): {}: {}", plan.cause, taken.name, tasks_text(taken.tasks, sweeps)));
   append_wrapped(lines, 2,
-                 fmt::format("{} a round, predicted by {}; {}", seconds_text(taken.seconds), plan.costs, plan.reason));
+                 fmt::format("{} a round, predicted by {}; {}", short_seconds(taken.seconds), plan.costs, plan.reason));
   std::vector<std::string> others;
   for (size_t i = 0; i < plan.alternatives.size(); ++i) {
     if (i != plan.chosen)
-      others.push_back(fmt::format("{} {}", plan.alternatives[i].name, seconds_text(plan.alternatives[i].seconds)));
+      others.push_back(fmt::format("{} {}", plan.alternatives[i].name, short_seconds(plan.alternatives[i].seconds)));
   }
   if (!others.empty()) append_wrapped(lines, 2, fmt::format("otherwise: {}", fmt::join(others, ", ")));
   return lines;

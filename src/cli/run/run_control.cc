@@ -68,14 +68,6 @@ std::string changing_source(const Trainer& trainer, const std::filesystem::path&
   return "";
 }
 
-int64_t longest_row(const std::vector<JobData>& data) {
-  int64_t longest = 0;
-  for (const JobData& job : data) {
-    for (const Dataset* dataset : {&job.train, &job.eval}) longest = std::max(longest, lengths_of(*dataset).max);
-  }
-  return longest;
-}
-
 }  // namespace
 
 RunControl::RunControl(ControlledRun run)

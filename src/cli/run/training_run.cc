@@ -80,15 +80,6 @@ RanksHere ranks_here(const RunSpec& run, const RankProcesses* processes) {
   return {.ranks = run.ranks, .threads = std::max<int64_t>(1, omp_get_max_threads() / run.ranks)};
 }
 
-int64_t longest_row(const std::vector<JobData>& data) {
-  int64_t longest = 0;
-  for (const JobData& job : data) {
-    for (const Dataset* dataset : {&job.train, &job.eval})
-      longest = std::max(longest, lengths_of(*dataset).max);
-  }
-  return longest;
-}
-
 /// run.chunk_size as the run has it from now on, where it is auto. Bits depend on it, so it is found once: a job that joins or leaves
 /// changes nothing, and it stands in the configuration that is recorded.
 void find_chunk_size(RunSpec& run, const std::vector<JobData>& data) {

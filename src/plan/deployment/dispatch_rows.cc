@@ -6,7 +6,7 @@
 namespace cotune {
 namespace {
 
-constexpr double tiny = 1e-9;
+constexpr double slack = 1e-9;
 
 class RowAssignment {
  public:
@@ -68,7 +68,7 @@ class RowAssignment {
     const ReplicaRows& from = rows_.replicas[slowest];
     const BucketCosts& costs = costs_of(slowest);
     const size_t none = from.sequences.size();
-    double best = from.seconds * (1 - tiny);
+    double best = from.seconds * (1 - slack);
     size_t best_bucket = none, best_replica = 0, best_back = none;
     for (size_t j = 0; j < std::min(costs.reach(), none); ++j) {
       if (from.sequences[j] == 0) continue;

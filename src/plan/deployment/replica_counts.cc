@@ -7,7 +7,7 @@
 namespace cotune {
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr double impossible = std::numeric_limits<double>::infinity();
 
 /// Of one sequence.
 double device_seconds(const BucketCosts& costs, size_t bucket) {
@@ -54,7 +54,7 @@ double least_seconds(std::span<const BucketCosts> costs, std::span<const int64_t
   double longest = 0, total = 0;
   for (size_t j = 0; j < sequences.size(); ++j) {
     if (sequences[j] == 0) continue;
-    double least = infinity, alone = infinity;
+    double least = impossible, alone = impossible;
     for (const BucketCosts& each : costs) {
       if (j >= each.reach() || each.devices > devices) continue;
       least = std::min(least, device_seconds(each, j));
@@ -71,7 +71,7 @@ double support_bound(std::span<const BucketCosts> costs, std::span<const int64_t
   double total = 0;
   for (size_t j = 0; j < sequences.size(); ++j) {
     if (sequences[j] == 0) continue;
-    double least = infinity;
+    double least = impossible;
     for (size_t i = 0; i < costs.size(); ++i) {
       if ((support >> i & 1) == 0 || j >= costs[i].reach()) continue;
       least = std::min(least, device_seconds(costs[i], j));
@@ -86,13 +86,13 @@ double plan_bound(std::span<const BucketCosts> costs, std::span<const int64_t> s
   uint64_t support = 0;
   for (size_t i = 0; i < costs.size(); ++i) support |= uint64_t{plan[i] > 0} << i;
   const double work = support_bound(costs, sequences, support, 1);
-  if (work == infinity) return infinity;
+  if (work == impossible) return impossible;
   std::vector<size_t> by_fill;
   for (size_t i = 0; i < costs.size(); ++i) {
     if (plan[i] > 0) by_fill.push_back(i);
   }
   std::stable_sort(by_fill.begin(), by_fill.end(), [&](size_t a, size_t b) { return costs[a].fill < costs[b].fill; });
-  double devices = 0, filled = 0, least = infinity;
+  double devices = 0, filled = 0, least = impossible;
   for (const size_t i : by_fill) {
     const auto size = static_cast<double>(plan[i] * costs[i].devices);
     devices += size;

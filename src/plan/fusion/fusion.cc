@@ -14,7 +14,6 @@
 namespace cotune {
 namespace {
 
-constexpr double never = std::numeric_limits<double>::infinity();
 constexpr size_t most_bounds = 32;              // on the latency of a run
 constexpr int32_t most_runs = 64;               // of a split that the dynamic program makes
 constexpr size_t starts = 8;                    // splits that borders are moved in

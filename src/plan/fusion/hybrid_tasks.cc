@@ -15,7 +15,6 @@
 namespace cotune {
 namespace {
 
-constexpr double never = std::numeric_limits<double>::infinity();
 constexpr double near_the_best = 1.01;  // by the template: worth ordering
 constexpr int64_t most_exchanges = 64;
 constexpr int64_t computations_to_exchange = 10'000;

@@ -11,8 +11,6 @@
 namespace cotune {
 namespace {
 
-constexpr double never = std::numeric_limits<double>::infinity();
-
 bool one_microbatch_fits(const FusionProblem& problem, const FusedCost& cost) {
   for (size_t s = 0; s < problem.memory_bytes.size(); ++s) {
     const int64_t workspace = cost.workspace_bytes.empty() ? 0 : cost.workspace_bytes[s];

@@ -45,7 +45,7 @@ struct PricedJobs {
   StagePrices prices;
 };
 
-struct Workload {
+struct ReplicaWorkload {
   std::shared_ptr<PricedJobs> shared;
   const ReplicaJobs& replica;
   std::vector<JobPart> parts;
@@ -59,7 +59,7 @@ struct TaskCounts {
   int64_t lowest_layer = 0;
 };
 
-TaskCounts count_task(const Workload& workload, std::span<const int32_t> jobs) {
+TaskCounts count_task(const ReplicaWorkload& workload, std::span<const int32_t> jobs) {
   const ReplicaJobs& replica = workload.replica;
   TaskCounts task{.counts = {}, .jobs = {jobs.begin(), jobs.end()}, .lowest_layer = replica.model.layer_count};
   MicrobatchCounts& counts = task.counts;
@@ -83,7 +83,7 @@ TaskCounts count_task(const Workload& workload, std::span<const int32_t> jobs) {
 }
 
 /// As FusedStageCosts has it.
-FusedStageCosts::Costs divided_cost(const Workload& workload, const TaskCounts& task) {
+FusedStageCosts::Costs divided_cost(const ReplicaWorkload& workload, const TaskCounts& task) {
   StagePrices& prices = workload.shared->prices;
   const size_t jobs = prices.jobs_number(task.jobs);
   FusedStageCosts::Costs costs;
@@ -96,7 +96,7 @@ FusedStageCosts::Costs divided_cost(const Workload& workload, const TaskCounts& 
   return costs;
 }
 
-FusedCost cost_of(const Workload& workload, std::span<const int32_t> jobs) {
+FusedCost cost_of(const ReplicaWorkload& workload, std::span<const int32_t> jobs) {
   const ReplicaJobs& replica = workload.replica;
   const TaskCounts task = count_task(workload, jobs);
   const MicrobatchCounts& counts = task.counts;
@@ -120,7 +120,7 @@ FusedCost cost_of(const Workload& workload, std::span<const int32_t> jobs) {
 
 /// Of hybrid tasks in one clock: bytes are added up, for all of them are under way at once, and seconds are those of their
 /// interleaved subgraphs.
-FusedCost clock_cost_of(const Workload& workload, std::span<const std::vector<int32_t>> tasks) {
+FusedCost clock_cost_of(const ReplicaWorkload& workload, std::span<const std::vector<int32_t>> tasks) {
   const ReplicaJobs& replica = workload.replica;
   std::vector<TaskCounts> counted;
   for (const std::vector<int32_t>& jobs : tasks) counted.push_back(count_task(workload, jobs));
@@ -171,7 +171,7 @@ FusionProblem fusion_problem(const std::shared_ptr<PricedJobs>& shared, int64_t 
   const ReplicaJobs& replica = shared->replica;
   COTUNE_CHECK(!replica.jobs.empty() && !replica.stages.empty(), "{} jobs on {} stages", replica.jobs.size(),
                replica.stages.size());
-  auto workload = std::make_shared<Workload>(Workload{shared, replica, {}, nullptr});
+  auto workload = std::make_shared<ReplicaWorkload>(ReplicaWorkload{shared, replica, {}, nullptr});
   FusionProblem problem{.microbatches = microbatches};
   for (const JobShape& job : replica.jobs) {
     workload->parts.push_back(part_of(job, microbatches));

@@ -51,7 +51,7 @@ class Events {
 };
 
 /// What a pipeline that is one of several replicas has besides.
-struct Sharing {
+struct TaskSharing {
   const SharingReplica* costs = nullptr;
   const ExchangeTimes* exchanges = nullptr;
   std::function<void(size_t replica, size_t rank, const JobStep& step)> post;  // gradients are complete there
@@ -60,7 +60,7 @@ struct Sharing {
 class Simulator {
  public:
   Simulator(const PipelineWork& work, const PipelineSchedule& schedule, const PipelineCluster& cluster, Events& events,
-            size_t replica = 0, Sharing sharing = {})
+            size_t replica = 0, TaskSharing sharing = {})
       : work_(work),
         schedule_(schedule),
         cluster_(cluster),
@@ -458,7 +458,7 @@ class Simulator {
   const PipelineCluster& cluster_;
   Events& events_;
   const size_t replica_;
-  const Sharing sharing_;
+  const TaskSharing sharing_;
   std::vector<Rank> ranks_;
   std::vector<LinkState> links_;
   std::map<std::pair<int32_t, int32_t>, size_t> link_of_;
@@ -479,7 +479,7 @@ class ReplicaSimulator {
     for (size_t replica = 0; replica < replicas.size(); ++replica) {
       const SharingReplica& own = replicas[replica];
       const auto on_post = [this](size_t from, size_t rank, const JobStep& step) { post(from, rank, step); };
-      simulators_.emplace_back(*own.work, *own.schedule, own.cluster, events_, replica, Sharing{&own, &exchanges_, on_post});
+      simulators_.emplace_back(*own.work, *own.schedule, own.cluster, events_, replica, TaskSharing{&own, &exchanges_, on_post});
     }
   }
 

@@ -113,7 +113,7 @@ TEST(VerifyPipeline, RejectsEveryFalseFieldAndActionsOnOtherRanks) {
 }
 
 /// Two jobs of two microbatches and two steps on three stages, as LoRAPP orders it.
-struct Example {
+struct LorappExample {
   PipelineWork work = uniform_work(3, 2, 2, 2, {}, {100, 50});
   PipelineSchedule schedule = make_schedule(work, lorapp(work));
 
@@ -134,7 +134,7 @@ struct Example {
 };
 
 TEST(VerifyPipeline, NamesTheExchangedMessagesOfAChannel) {
-  Example example;
+  LorappExample example;
   std::iter_swap(example.find(1, ActionKind::receive_activation, 0),
                  example.find(1, ActionKind::receive_activation, 1));
   EXPECT_THAT(objection(example.work, example.schedule), HasSubstr("of its channel is sent as"));
@@ -168,20 +168,20 @@ TEST(VerifyPipeline, FindsTwoRanksThatWaitForEachOther) {
 }
 
 TEST(VerifyPipeline, WantsReceivesPostedBeforeTheirUse) {
-  Example example;
+  LorappExample example;
   const auto receive = example.find(1, ActionKind::receive_activation, 0);
-  Example::move(receive, example.find(1, ActionKind::forward, 0) + 1);
+  LorappExample::move(receive, example.find(1, ActionKind::forward, 0) + 1);
   EXPECT_THAT(objection(example.work, example.schedule), HasSubstr("whose receive is not posted"));
 }
 
 TEST(VerifyPipeline, WantsSendsAfterTheirComputationAndBeforeTheFree) {
   {
-    Example example;
-    Example::move(example.find(0, ActionKind::send_activation), example.find(0, ActionKind::forward));
+    LorappExample example;
+    LorappExample::move(example.find(0, ActionKind::send_activation), example.find(0, ActionKind::forward));
     EXPECT_THAT(objection(example.work, example.schedule), HasSubstr("sent before it is computed"));
   }
   {
-    Example example;
+    LorappExample example;
     const auto send = example.find(2, ActionKind::send_error);
     ASSERT_EQ((send + 1)->kind, ActionKind::free);
     std::iter_swap(send, send + 1);
@@ -191,13 +191,13 @@ TEST(VerifyPipeline, WantsSendsAfterTheirComputationAndBeforeTheFree) {
 
 TEST(VerifyPipeline, WantsBackwardAfterForwardAndFreeAfterBackward) {
   {
-    Example example;
+    LorappExample example;
     std::iter_swap(example.find(2, ActionKind::forward), example.find(2, ActionKind::backward));
     EXPECT_THAT(objection(example.work, example.schedule), HasSubstr("backward before forward"));
   }
   {
-    Example example;
-    Example::move(example.find(1, ActionKind::free), example.find(1, ActionKind::backward));
+    LorappExample example;
+    LorappExample::move(example.find(1, ActionKind::free), example.find(1, ActionKind::backward));
     EXPECT_THAT(objection(example.work, example.schedule), HasSubstr("freed before its last computation"));
   }
 }
@@ -225,26 +225,26 @@ TEST(VerifyPipeline, WantsChainsForwardInOrderAndBackwardInReverse) {
 
 TEST(VerifyPipeline, WantsOptimizerStepsAfterTheLastBackwardAndBeforeTheNextForward) {
   {
-    Example example;
+    LorappExample example;
     const auto step = example.find(0, ActionKind::optimizer_step);
-    Example::move(step, example.find(0, ActionKind::backward));
+    LorappExample::move(step, example.find(0, ActionKind::backward));
     EXPECT_THAT(objection(example.work, example.schedule),
                 HasSubstr("before the job's last backward on this stage"));
   }
   {
-    Example example;
+    LorappExample example;
     const auto step = example.find(0, ActionKind::optimizer_step);
     const auto next = std::find_if(step, example.rank(0).end(), [&](const Action& action) {
       return action.kind == ActionKind::forward && action.hybrid_task == step->job;
     });
     ASSERT_NE(next, example.rank(0).end());
-    Example::move(step, next + 1);
+    LorappExample::move(step, next + 1);
     EXPECT_THAT(objection(example.work, example.schedule), HasSubstr("before the optimizer step of job"));
   }
 }
 
 TEST(VerifyPipeline, WantsTheWholeNormBeforeAStepOnAHigherStage) {
-  Example example;
+  LorappExample example;
   // On stage 2 the step could follow the last backward at once, were it not for the norm.
   const auto step = example.find(2, ActionKind::optimizer_step);
   const int32_t job = step->job;
@@ -257,7 +257,7 @@ TEST(VerifyPipeline, WantsTheWholeNormBeforeAStepOnAHigherStage) {
            action.microbatch >= 4;
   });
   ASSERT_NE(receive, step);
-  if (receive > last) Example::move(step, last + 1);
+  if (receive > last) LorappExample::move(step, last + 1);
   EXPECT_THAT(objection(example.work, example.schedule),
               AnyOf(HasSubstr("no message that brings the norm is posted"), HasSubstr("deadlock")));
 }
