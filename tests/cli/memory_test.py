@@ -3,7 +3,7 @@
 
     COTUNE=build/cotune python3 tests/cli/memory_test.py [UNITTEST OPTIONS]
 
-COTUNE_MEMORY_MIXES sets how many random mixes are run (default 12; 200 by scripts/test --large).
+COTUNE_MEMORY_MIXES sets how many random mixes are run (default 8; 200 by scripts/test --large).
 """
 import json
 import os
@@ -22,7 +22,7 @@ import long_row
 MIB = 1 << 20
 # Equal bits whatever the token budget are what our kernels promise; ATen agrees within rounding.
 OWN_KERNELS = needs.is_here("kernels") and os.environ.get("COTUNE_CPU_ISA") != "none"
-MIXES = int(os.environ.get("COTUNE_MEMORY_MIXES", "12"))
+MIXES = int(os.environ.get("COTUNE_MEMORY_MIXES", "8"))
 # Wide enough for activations to count beside the libraries' own 200 MiB, small enough to be trained in a second.
 WIDE = {
     "model_type": "llama", "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6,
