@@ -6,7 +6,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "base/error.h"
 #include "engine/optimizer.h"
@@ -205,9 +204,9 @@ void GradientExchange::keep_time(EmulatedClock& clock) {
   emulated_.emplace(communicator_, clock.device());
 }
 
-void GradientExchange::post(const JobStep& step, const at::Tensor& loss) {
+void GradientExchange::post(const JobStep& step, const at::Tensor& loss, size_t action) {
   const std::lock_guard lock(mutex_);
-  posted_[step] = {loss, clock_ != nullptr ? clock_->free_s() : 0};
+  posted_[step] = {loss, action, clock_ != nullptr ? clock_->free_s() : steady_seconds()};
   changed_.notify_all();
 }
 
@@ -215,14 +214,18 @@ const std::vector<int32_t>& GradientExchange::ranks_of(const JobStep& step) cons
   return std::ranges::find(steps_, step, &Step::step)->exchange->ranks;
 }
 
+std::vector<SimulatedSpan> GradientExchange::spans() {
+  const std::lock_guard lock(mutex_);
+  return spans_;
+}
+
 at::Tensor GradientExchange::wait(const JobStep& step) {
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin_s = steady_seconds();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return failure_ != nullptr || exchanged_.contains(step); });
   const auto found = exchanged_.find(step);
   if (found == exchanged_.end()) std::rethrow_exception(failure_);
-  waited_s_ += clock_ != nullptr ? clock_->wait_until(found->second.at_s)
-                                 : std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  waited_s_ += clock_ != nullptr ? clock_->wait_until(found->second.at_s) : steady_seconds() - begin_s;
   return found->second.record;
 }
 
@@ -239,8 +242,9 @@ void GradientExchange::run() {
         if (!posted_.contains(step.step)) return;
         posted = posted_.at(step.step);
       }
-      const Exchanged exchanged = emulated_ ? emulate(step, posted) : Exchanged{.record = exchange(step, posted.loss)};
+      const Exchanged exchanged = emulated_ ? emulate(step, posted) : exchange(step, posted.loss);
       const std::lock_guard lock(mutex_);
+      spans_.push_back({posted.action, spans_.empty() ? posted.at_s : std::max(posted.at_s, spans_.back().end_s), exchanged.at_s});
       exchanged_[step.step] = exchanged;
       changed_.notify_all();
     }
@@ -262,11 +266,12 @@ GradientExchange::Exchanged GradientExchange::emulate(const Step& step, const Po
   return exchanged;
 }
 
-at::Tensor GradientExchange::exchange(const Step& step, const at::Tensor& loss) {
+GradientExchange::Exchanged GradientExchange::exchange(const Step& step, const at::Tensor& loss) {
   try {
     const MemoryScope scope(MemoryKind::workspace);
     const at::Tensor squares = add_slices(step);
-    return add_records(step, at::stack({squares, loss.to(squares.device())}));
+    const at::Tensor record = add_records(step, at::stack({squares, loss.to(squares.device())}));
+    return {.record = record, .at_s = steady_seconds()};
   } catch (const c10::OutOfMemoryError& error) {
     throw MemoryLimitExceeded(error.what_without_backtrace());
   }

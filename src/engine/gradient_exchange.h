@@ -22,6 +22,7 @@
 #include "ops/memory.h"
 #include "schedule/gradient_slices.h"
 #include "schedule/pipeline/pipeline_work.h"
+#include "schedule/pipeline/simulate.h"
 
 namespace cotune {
 
@@ -79,7 +80,8 @@ class GradientExchange {
   void keep_time(EmulatedClock& clock);
 
   /// The step's gradients are complete here, and not touched until wait() has returned. loss: f64 scalar; of ranks without a head 0.
-  void post(const JobStep& step, const at::Tensor& loss);
+  /// action: the place of its reduce_gradients in the rank's list.
+  void post(const JobStep& step, const at::Tensor& loss, size_t action);
   /// Ranks that take part in a step.
   const std::vector<int32_t>& ranks_of(const JobStep& step) const;
   /// Gradients are now the job's; returns its record. Throws what broke the exchange off.
@@ -89,11 +91,14 @@ class GradientExchange {
   double waited_s() const { return waited_s_; }
   /// Bytes of gradients that this rank has sent.
   int64_t sent_bytes() const { return sent_bytes_; }
+  /// SimulatedRank::exchanges of those that wait() has returned, by std::chrono::steady_clock in seconds, or the clock of keep_time.
+  std::vector<SimulatedSpan> spans();
 
  private:
-  /// What a rank has posted, and when by an emulated device's clock.
+  /// What a rank has posted, and when by that clock.
   struct Posted {
     at::Tensor loss;
+    size_t action = 0;
     double at_s = 0;
   };
   /// Of a step that has been exchanged, and since when by that clock.
@@ -104,7 +109,7 @@ class GradientExchange {
 
   void run();
   Exchanged emulate(const Step& step, const Posted& posted);
-  at::Tensor exchange(const Step& step, const at::Tensor& loss);
+  Exchanged exchange(const Step& step, const at::Tensor& loss);
   at::Tensor add_slices(const Step& step);
   void wait_for(std::vector<std::shared_ptr<Transfer>>& transfers);
   at::Tensor add_records(const Step& step, const at::Tensor& own);
@@ -121,6 +126,7 @@ class GradientExchange {
   bool closing_ = false;
   double waited_s_ = 0;
   int64_t sent_bytes_ = 0;
+  std::vector<SimulatedSpan> spans_;
   EmulatedClock* clock_ = nullptr;
   std::optional<EmulatedExchange> emulated_;
   const MemoryAccount account_ = MemoryAccount::of_this_thread();  ///< of the rank

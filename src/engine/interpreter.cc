@@ -455,7 +455,7 @@ void Interpreter::reduce(const Action& action) {
     }
   }
   if (group_ != nullptr) group_->settle();
-  exchange_->post(step, loss);
+  exchange_->post(step, loss, action_);
 }
 
 const at::Tensor& Interpreter::whole_record(const Action& action) {

@@ -158,6 +158,7 @@ std::exception_ptr ProcessRank::run(Work& work, const std::function<void()>& pre
   if (exchange) {
     time_.exchanging = exchange->waited_s();
     time_.exchanged_bytes = exchange->sent_bytes();
+    time_.exchange_spans = since(begin_s, exchange->spans());
     exchange.reset();  // its thread ends
   }
   time_.spans = since(begin_s, interpreter_->spans());

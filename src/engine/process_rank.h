@@ -37,6 +37,7 @@ struct RankTime {
   int64_t whole_weight_bytes = 0;  ///< that they would take were none of them spread over other ranks
   std::vector<SimulatedSpan> spans;  ///< when it computed which action, from its begin
   std::vector<SimulatedSpan> sent_spans;  ///< when what it sent to other stages was under way (RankMessages::sent_spans), likewise
+  std::vector<SimulatedSpan> exchange_spans;  ///< when it exchanged gradients with other replicas (SimulatedRank::exchanges), likewise
   std::map<std::string, double> operator_seconds;
 };
 

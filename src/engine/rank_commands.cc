@@ -416,6 +416,7 @@ Json time_to_json(const RankTime& time) {
           {"whole_weight_bytes", time.whole_weight_bytes},
           {"spans", spans_to_json(time.spans)},
           {"sent_spans", spans_to_json(time.sent_spans)},
+          {"exchange_spans", spans_to_json(time.exchange_spans)},
           {"operator_seconds", time.operator_seconds}};
 }
 
@@ -435,6 +436,7 @@ RankTime time_from_json(const Json& json) {
           .whole_weight_bytes = json.at("whole_weight_bytes").get<int64_t>(),
           .spans = spans_from_json(json.at("spans")),
           .sent_spans = spans_from_json(json.at("sent_spans")),
+          .exchange_spans = spans_from_json(json.at("exchange_spans")),
           .operator_seconds = json.at("operator_seconds").get<std::map<std::string, double>>()};
 }
 

@@ -36,6 +36,7 @@ struct RankTimes {
   std::vector<int64_t> round_bytes;
   std::vector<std::vector<SimulatedSpan>> spans;  ///< when it computed which action, from its begin
   std::vector<std::vector<SimulatedSpan>> sent_spans;  ///< when what it sent to other stages was under way (RankMessages::sent_spans), likewise
+  std::vector<std::vector<SimulatedSpan>> exchange_spans;  ///< when it exchanged gradients with other replicas (SimulatedRank::exchanges), likewise
   std::vector<std::map<std::string, double>> operator_seconds;  ///< by operator; of a device it is the host's time, which says nothing
 };
 

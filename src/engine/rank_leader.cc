@@ -268,6 +268,7 @@ void RankLeader::take_times(const std::vector<Json>& answers) {
     times_.whole_weight_bytes.push_back(each.whole_weight_bytes);
     times_.spans.push_back(std::move(each.spans));
     times_.sent_spans.push_back(std::move(each.sent_spans));
+    times_.exchange_spans.push_back(std::move(each.exchange_spans));
     times_.operator_seconds.push_back(std::move(each.operator_seconds));
   }
 }

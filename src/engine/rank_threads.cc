@@ -228,6 +228,7 @@ void RankThreads::run_on(Rank& rank) {
   rank.progress->begin_run();
   rank.collectives = rank.group_bytes = rank.exchanged_bytes = 0;
   rank.exposed = rank.exchanging = 0;
+  rank.exchange_spans.clear();
   try {
     std::optional<TensorGroup> group;
     if (rank.group_communicator != nullptr) group.emplace(*rank.group_communicator, rank.progress.get());
@@ -242,6 +243,7 @@ void RankThreads::run_on(Rank& rank) {
     rank.exposed = group ? group->waited_s() : 0;
     rank.exchanging = exchange ? exchange->waited_s() : 0;
     rank.exchanged_bytes = exchange ? exchange->sent_bytes() : 0;
+    if (exchange) rank.exchange_spans = exchange->spans();
   } catch (...) {
     give_up(std::current_exception());
   }
@@ -329,6 +331,7 @@ void RankThreads::take_times() {
     times_.operator_seconds.push_back(rank->operator_seconds);
     times_.spans.push_back(since(begin_s_, rank->interpreter->spans()));
     times_.sent_spans.push_back(since(begin_s_, rank->interpreter->sent_spans()));
+    times_.exchange_spans.push_back(since(begin_s_, rank->exchange_spans));
   }
 }
 

@@ -75,6 +75,7 @@ class RankThreads : public RankGroup {
     std::vector<GradientExchange::Step> exchanges;        ///< of the run at hand
     int64_t collectives = 0, group_bytes = 0, exchanged_bytes = 0;
     double exposed = 0, exchanging = 0;
+    std::vector<SimulatedSpan> exchange_spans;
     std::vector<JobRound> rounds;
     std::map<std::string, double> operator_seconds;
     double ended_s = 0;

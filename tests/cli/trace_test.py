@@ -70,6 +70,9 @@ class Trace(ProgramTest):
         self.assertGreater(done["round", "backward"], 0)
         for kind in ("forward", "optimizer_step", "send_activation", "send_error"):
             self.assertEqual(done["round", kind], planned[kind])
+        # Every step of all three jobs, on each of the three ranks of two replicas; replicas that choose entries exchange no gradients.
+        self.assertEqual(done["round", "reduce_gradients"], 3 * 3 * 4 if name == "replicas" else 0)
+        self.assertGreaterEqual(planned["reduce_gradients"], done["round", "reduce_gradients"])
         log = self.metrics(name)
         self.assertEqual(sum(event["args"]["jobs"] == "plain" for event in run if event["cat"] == "checkpoint"), 2)
         self.assertEqual(sum(len(event["args"]["jobs"].split(", ")) for event in run if event["cat"] == "evaluation"),

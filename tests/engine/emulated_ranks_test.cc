@@ -258,6 +258,14 @@ class EmulatedReplicas : public EmulatedRanks {
           const double waits_s = plans->replicas[replica].predicted.ranks[place].exchange_wait_s;
           EXPECT_NEAR(ranks->times().exchanging[first + place], waits_s, 2 * near_s * static_cast<double>(predicted.size()));
           EXPECT_LE(ranks->times().exchanging[first + place], ranks->times().waited[first + place]);
+          const std::vector<SimulatedSpan>& expected = plans->replicas[replica].predicted.ranks[place].exchanges;
+          const std::vector<SimulatedSpan>& exchanged = ranks->times().exchange_spans[first + place];
+          ASSERT_EQ(exchanged.size(), expected.size());
+          for (size_t i = 0; i < expected.size(); ++i) {
+            EXPECT_EQ(exchanged[i].action, expected[i].action);
+            EXPECT_NEAR(exchanged[i].start_s, expected[i].start_s, near_s) << "replica " << replica << ", place " << place << ", exchange " << i;
+            EXPECT_NEAR(exchanged[i].end_s, expected[i].end_s, near_s) << "replica " << replica << ", place " << place << ", exchange " << i;
+          }
         }
         for (size_t i = 0; i < predicted.size(); ++i) {
           double end_s = 0;

@@ -105,6 +105,7 @@ TEST_F(ExchangedGradients, AreThoseOfAFlatBufferToTheBitOnRandomLayouts) {
       std::vector<std::unique_ptr<Communicator>> communicators = thread_communicators(static_cast<int32_t>(ranks.size()));
       std::vector<at::Tensor> records(ranks.size());
       std::vector<int64_t> sent(ranks.size(), 0);
+      std::vector<std::vector<SimulatedSpan>> spans(ranks.size());
       std::vector<MemoryAccount> accounts(ranks.size());
       {
         std::vector<std::jthread> threads;
@@ -113,9 +114,10 @@ TEST_F(ExchangedGradients, AreThoseOfAFlatBufferToTheBitOnRandomLayouts) {
             const MemoryAccount::Scope memory(accounts[rank]);
             const JobStep step{0, 7};
             GradientExchange own(*communicators[rank], {{step, &exchange, ranks[rank].shard.get()}}, {});
-            own.post(step, at::scalar_tensor(ranks[rank].has_head ? 1.5 : 0, at::kDouble));
+            own.post(step, at::scalar_tensor(ranks[rank].has_head ? 1.5 : 0, at::kDouble), 4);
             records[rank] = own.wait(step);
             sent[rank] = own.sent_bytes();
+            spans[rank] = own.spans();
           });
         }
       }
@@ -125,6 +127,9 @@ TEST_F(ExchangedGradients, AreThoseOfAFlatBufferToTheBitOnRandomLayouts) {
       for (const int32_t index : exchange.ranks) {
         const auto rank = static_cast<size_t>(index);
         all_sent += sent[rank];
+        ASSERT_EQ(spans[rank].size(), 1U);
+        EXPECT_EQ(spans[rank][0].action, 4U);
+        EXPECT_LE(spans[rank][0].start_s, spans[rank][0].end_s);
         EXPECT_GE(2 * accounts[rank].peak_bytes(), sent[rank]) << "slices to their owners, then sums: copies, on the rank's account";
         EXPECT_NEAR(records[rank][0].item<double>(), squares, 1e-12 * squares);
         EXPECT_EQ(records[rank][1].item<double>(), 1.5 * static_cast<double>(of_replica.size()));

@@ -51,7 +51,7 @@ void RankTracks::add(const ReplicaPlans& plans, const RankTimes& times, double b
                   .begin_s = begin_s};
     rounds.planned.ranks = for_each_part(rounds.planned.ranks, parts);
     for (size_t rank = first; rank < end; ++rank) {
-      rounds.measured.ranks.push_back({.spans = times.spans[rank], .memory = {}});
+      rounds.measured.ranks.push_back({.spans = times.spans[rank], .memory = {}, .exchanges = times.exchange_spans[rank]});
       const std::vector<Action>& list = rounds.executed.ranks[rank - first];
       for (const SimulatedSpan& sent : times.sent_spans[rank]) {
         rounds.measured.transfers.push_back({.from = static_cast<int32_t>(rank - first),
@@ -60,7 +60,7 @@ void RankTracks::add(const ReplicaPlans& plans, const RankTimes& times, double b
                                              .start_s = sent.start_s,
                                              .end_s = sent.end_s});
       }
-      span_count_ += times.spans[rank].size() + times.sent_spans[rank].size();
+      span_count_ += times.spans[rank].size() + times.sent_spans[rank].size() + times.exchange_spans[rank].size();
     }
     rounds_.push_back(std::move(rounds));
   }

@@ -9,7 +9,8 @@
 namespace cotune {
 
 /// What the ranks of a run were planned to do, and what they did: two tracks of each rank's forwards, backwards and optimizer steps, those
-/// of rounds that ran at once beginning together; and the messages between them (RankMessages::sent_spans).
+/// of rounds that ran at once beginning together; beside each what it exchanged with other replicas; and the messages between stages
+/// (RankMessages::sent_spans).
 class RankTracks {
  public:
   /// begin_s: when the rounds began, by the clock of all calls. is_evaluation: plans are of a training round, and so left out.

@@ -35,8 +35,8 @@ struct SvgChart {
 std::string render_svg(const PipelineSchedule& schedule, const PipelineSimulation& simulation,
                        const SvgChart& chart = {});
 
-/// Trace events (the JSON that ui.perfetto.dev and chrome://tracing open): a track per rank and per link,
-/// flows from send to use, a counter of bytes in flight per rank. Times in microseconds.
+/// Trace events (the JSON that ui.perfetto.dev and chrome://tracing open): a track per rank and per link, one per rank of the gradients that
+/// it exchanges with other replicas, flows from send to use, a counter of bytes in flight per rank. Times in microseconds.
 std::string render_trace(const PipelineSchedule& schedule, const PipelineSimulation& simulation);
 
 /// A pipeline among several.

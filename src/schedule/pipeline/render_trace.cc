@@ -26,6 +26,8 @@ std::string name_of(const Action& action) {
       return fmt::format("R{} task {} layer {}", action.microbatch, action.hybrid_task, action.first_layer);
     case ActionKind::optimizer_step:
       return fmt::format("step {} of job {}", action.job_step, action.job);
+    case ActionKind::reduce_gradients:
+      return fmt::format("gradients of step {} of job {}", action.job_step, action.job);
     case ActionKind::send_error:
       return fmt::format("error {}", action.microbatch);
     default:
@@ -86,6 +88,7 @@ class TraceWriter {
   }
 
  private:
+  static constexpr int64_t exchange_tracks = 1 << 19;  ///< from here on, of ranks; below are those of what they compute
   struct Named {
     int64_t number = 0;
     std::string name;
@@ -127,12 +130,12 @@ class TraceWriter {
     const int64_t track = free_track(process, {number, fmt::format("rank {}", number)}, in_file(start_s), in_file(end_s));
     tracks_of_ranks_.push_back(track);
     for (const SimulatedSpan& span : rank.spans) {
-      const Action& action = run_->schedule->ranks[r][span.action];
-      start_of_[{r, use_of(action)}] = span.start_s;
-      Json event = slice(name_of(action), process.number, track, in_file(span.start_s), in_file(span.end_s));
-      event["cat"] = to_string(action.kind);
-      event["args"] = {{"stage", action.stage}, {"action", span.action}};
-      events_.push_back(std::move(event));
+      start_of_[{r, use_of(run_->schedule->ranks[r][span.action])}] = span.start_s;
+      add_span(r, span, track);
+    }
+    for (const SimulatedSpan& span : rank.exchanges) {
+      const Named exchanged{exchange_tracks + number, fmt::format("rank {}, gradients exchanged", number)};
+      add_span(r, span, free_track(process, exchanged, in_file(span.start_s), in_file(span.end_s)));
     }
     for (const MemorySample& sample : rank.memory) {
       events_.push_back({{"name", fmt::format("bytes in flight, rank {}", number)},
@@ -141,6 +144,14 @@ class TraceWriter {
                          {"pid", process.number},
                          {"args", {{"bytes", sample.bytes}}}});
     }
+  }
+
+  void add_span(size_t rank, const SimulatedSpan& span, int64_t track) {
+    const Action& action = run_->schedule->ranks[rank][span.action];
+    Json event = slice(name_of(action), ranks_process().number, track, in_file(span.start_s), in_file(span.end_s));
+    event["cat"] = to_string(action.kind);
+    event["args"] = {{"stage", action.stage}, {"action", span.action}};
+    events_.push_back(std::move(event));
   }
 
   void add_transfer(const SimulatedTransfer& transfer) {

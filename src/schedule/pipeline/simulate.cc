@@ -118,6 +118,9 @@ class Simulator {
   /// The sums of the step's gradients are on this rank from then on.
   void exchanged(size_t rank, const JobStep& step, double at_s) {
     exchanged_s_[{step, rank}] = at_s;
+    const Posted& posted = posted_.at({step, rank});
+    std::vector<SimulatedSpan>& spans = result_.ranks[rank].exchanges;
+    spans.push_back({posted.action, spans.empty() ? posted.at_s : std::max(posted.at_s, spans.back().end_s), at_s});
     push(at_s, Event::exchanged, rank);
   }
 
@@ -147,6 +150,11 @@ class Simulator {
     int64_t version = 0;
     int64_t transfers = 0;  // under way
     int64_t bytes = 0;
+  };
+  /// Gradients, by which reduce_gradients of the rank's list.
+  struct Posted {
+    size_t action = 0;
+    double at_s = 0;
   };
 
   struct Channel {
@@ -320,6 +328,7 @@ class Simulator {
       state.left_s = 0;
       state.computing = false;
       state.free_s = now_s();
+      posted_[{{action.job, action.job_step}, rank}] = {state.at, now_s()};
       ++state.at;
       sharing_.post(replica_, rank, {action.job, action.job_step});
       advance(rank);
@@ -467,7 +476,8 @@ class Simulator {
   std::set<JobStep> steps_;      // in the work
   std::vector<bool> arrived_;
   std::set<std::pair<JobStep, int32_t>> norms_;  // known on a stage
-  std::map<std::pair<JobStep, size_t>, double> exchanged_s_;  // by rank
+  std::map<std::pair<JobStep, size_t>, Posted> posted_;       // by rank
+  std::map<std::pair<JobStep, size_t>, double> exchanged_s_;  // likewise
   PipelineSimulation result_;
 };
 

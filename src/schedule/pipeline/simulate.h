@@ -41,6 +41,8 @@ struct SimulatedRank {
   double busy_s = 0;                 ///< in spans
   int64_t peak_bytes = 0;
   double exchange_wait_s = 0;        ///< of a replica: with nothing to do before an optimizer step whose sums were not there
+  /// Of a replica: from when it had posted the gradients of a reduce_gradients, and was through with those before, to when it had the sums.
+  std::vector<SimulatedSpan> exchanges;
 };
 
 struct PipelineSimulation {

@@ -179,5 +179,24 @@ TEST(RenderTrace, HasTracksBesideRunsWhoseSlicesNeverOverlap) {
   EXPECT_EQ(slices["round 2"]["dur"], 2e6);
 }
 
+TEST(RenderTrace, HasATrackOfWhatARankExchangesBesideWhatItComputes) {
+  Example example(uniform_work(2, 1, 1, 1));
+  example.schedule.ranks[1].push_back({.kind = ActionKind::reduce_gradients, .job = 3, .job_step = 8, .stage = 1});
+  example.simulation.ranks[1].exchanges = {{example.schedule.ranks[1].size() - 1, 0.5, 2.5}};
+  const nlohmann::json events = nlohmann::json::parse(render_trace(example.schedule, example.simulation)).at("traceEvents");
+  std::map<int64_t, std::string> threads;  // of the ranks
+  nlohmann::json exchange;
+  for (const nlohmann::json& event : events) {
+    if (event["name"] == "thread_name" && event["pid"] == 1) threads[event["tid"]] = event["args"]["name"];
+    if (event["ph"] == "X" && event["cat"] == "reduce_gradients") exchange = event;
+  }
+  EXPECT_EQ(threads.size(), 3);
+  ASSERT_FALSE(exchange.is_null());
+  EXPECT_EQ(threads.at(exchange["tid"]), "rank 1, gradients exchanged");
+  EXPECT_EQ(exchange["name"], "gradients of step 8 of job 3");
+  EXPECT_EQ(exchange["ts"], 0.5e6);
+  EXPECT_EQ(exchange["dur"], 2e6);
+}
+
 }  // namespace
 }  // namespace cotune
