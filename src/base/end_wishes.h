@@ -22,7 +22,7 @@ class EndWishes {
   void forget() { counts_ = Counts{}; }
 
  private:
-  struct Counts {
+  struct alignas(8) Counts {           ///< as the atomic: clang calls libatomic for less
     uint16_t any = 0;                  ///< whether there was one
     uint16_t sent = 0, passed_on = 0;  ///< without SIGHUP; the larger one is the number of wishes
     uint16_t unused = 0;               ///< no padding: its bits would be compared
