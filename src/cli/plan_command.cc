@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/process_cores.h"
 #include "base/quantity_text.h"
 #include "cli/commands.h"
 #include "cli/inputs/run_setup.h"
@@ -143,6 +144,7 @@ int plan(const PlanArguments& arguments) {
   }
   const auto& [model, jobs, cluster] = std::tie(setup.model, setup.jobs, setup.cluster);
   PlanOptions& options = setup.options;
+  options.threads = static_cast<int64_t>(cores_of_this_process().size());
   if (is_given("run.sharing")) options.sharing = {run.sharing};
   if (is_given("run.token_budget")) options.token_budget = run.token_budget;
   if (arguments.compare) {

@@ -6,6 +6,7 @@
 #include <set>
 #include <tuple>
 
+#include "base/at_once.h"
 #include "base/error.h"
 #include "plan/deployment/placement.h"
 #include "plan/nodes_planner.h"
@@ -25,14 +26,14 @@ JobShape alone(JobShape job) {
 std::vector<Alternative> plan_in_turn(const ModelConfig& model, const ClusterSpec& cluster,
                                       const NodeGroup& group, const std::vector<JobShape>& jobs,
                                       const PlanOptions& options, System system) {
-  std::vector<std::vector<Alternative>> of_jobs;
+  std::vector<std::vector<Alternative>> of_jobs(jobs.size());
   std::vector<std::string> names;
-  for (const JobShape& job : jobs) {
-    const std::vector<JobShape> only = {alone(job)};
-    of_jobs.push_back(
-        NodesPlanner(model, cluster, group, only, options, {.recompute = options.recompute == Recompute::always}).plan(system, {Sharing::separate}, options.orders));
-    names.push_back(job.name);
-  }
+  for (const JobShape& job : jobs) names.push_back(job.name);
+  for_each_at_once(jobs.size(), options.threads, [&](size_t j) {
+    const std::vector<JobShape> only = {alone(jobs[j])};
+    NodesPlanner planner(model, cluster, group, only, options, {.recompute = options.recompute == Recompute::always});
+    of_jobs[j] = planner.plan(system, {Sharing::separate}, options.orders);
+  });
   return sums_in_turn(of_jobs, names, group.count * group.devices);
 }
 
@@ -56,29 +57,44 @@ Sharing preferred_sharing(const PlanOptions& options) {
   return has_hybrid ? Sharing::hybrid : options.sharing.front();
 }
 
+/// All alternatives on one kind of nodes with one saving of memory.
+PlanningResult plan_with_saving(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group, const std::vector<JobShape>& jobs,
+                                const PlanOptions& options, const MemorySaving& saving, bool is_plain) {
+  PlanningResult result;
+  NodesPlanner planner(model, cluster, group, jobs, options, saving);
+  for (const System system : options.deployments) {
+    if (is_sequential(system) && !is_plain) continue;
+    std::vector<Alternative> found = is_sequential(system) ? plan_in_turn(model, cluster, group, jobs, options, system)
+                                     : is_plain            ? planner.plan(system, options.sharing, options.orders, options.orders_for_few)
+                                                           : planner.plan(system, {preferred_sharing(options)}, {PipelineOrder::automatic});
+    std::move(found.begin(), found.end(), std::back_inserter(result.alternatives));
+  }
+  const std::vector<ConsideredConfiguration>& configurations = planner.considered();
+  std::copy_if(configurations.begin(), configurations.end(), std::back_inserter(result.configurations),
+               [&](const ConsideredConfiguration& each) { return is_plain || saving.most_shards <= 1 || each.shards > 1; });
+  result.deployments = planner.considered_deployments();
+  result.lobra = planner.lobra();
+  return result;
+}
+
+void append(PlanningResult& all, PlanningResult&& more) {
+  const auto move = [](auto& to, auto& from) { std::move(from.begin(), from.end(), std::back_inserter(to)); };
+  move(all.configurations, more.configurations);
+  move(all.deployments, more.deployments);
+  move(all.alternatives, more.alternatives);
+}
+
 /// All alternatives on one kind of nodes.
 PlanningResult plan_on_nodes(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
                              const std::vector<JobShape>& jobs, const PlanOptions& options) {
-  PlanningResult result;
   const std::vector<MemorySaving> savings = savings_to_try(options, group);
-  for (const MemorySaving& saving : savings) {
-    const bool is_plain = saving == savings.front();
-    NodesPlanner planner(model, cluster, group, jobs, options, saving);
-    for (const System system : options.deployments) {
-      if (is_sequential(system) && !is_plain) continue;
-      std::vector<Alternative> found =
-          is_sequential(system) ? plan_in_turn(model, cluster, group, jobs, options, system)
-          : is_plain            ? planner.plan(system, options.sharing, options.orders, options.orders_for_few)
-                                : planner.plan(system, {preferred_sharing(options)}, {PipelineOrder::automatic});
-      std::move(found.begin(), found.end(), std::back_inserter(result.alternatives));
-    }
-    const std::vector<ConsideredConfiguration>& configurations = planner.considered();
-    std::copy_if(configurations.begin(), configurations.end(), std::back_inserter(result.configurations),
-                 [&](const ConsideredConfiguration& each) { return is_plain || saving.most_shards <= 1 || each.shards > 1; });
-    result.deployments.insert(result.deployments.end(), planner.considered_deployments().begin(),
-                              planner.considered_deployments().end());
-    if (is_plain) result.lobra = planner.lobra();
-  }
+  std::vector<PlanningResult> of_savings(savings.size());
+  for_each_at_once(savings.size(), options.threads, [&](size_t s) {
+    of_savings[s] = plan_with_saving(model, cluster, group, jobs, options, savings[s], s == 0);
+  });
+  PlanningResult result;
+  result.lobra = of_savings.front().lobra;
+  for (PlanningResult& each : of_savings) append(result, std::move(each));
   result.chosen = choose(result.alternatives);
   return result;
 }
@@ -110,13 +126,10 @@ PlanningResult make_plan(const ModelConfig& model, const ClusterSpec& cluster,
   double shortest = std::numeric_limits<double>::infinity();
   for (const NodeGroup& group : cluster.nodes) {
     PlanningResult here = plan_on_nodes(model, cluster, group, jobs, options);
-    const auto append = [](auto& all, const auto& more) { all.insert(all.end(), more.begin(), more.end()); };
-    append(result.configurations, here.configurations);
-    append(result.deployments, here.deployments);
-    append(result.alternatives, here.alternatives);
     const double seconds = here.plan() != nullptr ? here.plan()->predicted.seconds : std::numeric_limits<double>::infinity();
     if (seconds < shortest || &group == &cluster.nodes.front()) result.lobra = here.lobra;
     shortest = std::min(shortest, seconds);
+    append(result, std::move(here));
   }
   result.chosen = choose(result.alternatives);
   judge(result.deployments, result.chosen ? &result.alternatives[*result.chosen] : nullptr);

@@ -1,7 +1,10 @@
 #include "plan/node_changes.h"
 
 #include <algorithm>
+#include <array>
+#include <optional>
 
+#include "base/at_once.h"
 #include "plan/plan_advice.h"
 
 namespace cotune {
@@ -25,19 +28,18 @@ PlanOptions narrowed(PlanOptions options, const Plan& plan) {
 
 std::vector<NodeChange> node_changes(const ModelConfig& model, const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
                                      const PlanOptions& options, const PlanningResult& result) {
-  std::vector<NodeChange> changes;
-  if (result.plan() == nullptr) return changes;
+  if (result.plan() == nullptr) return {};
   const PlanOptions again = narrowed(options, *result.plan());
   const Alternative& taken = result.alternatives[*result.chosen];
   const bool saves_memory = taken.recompute || taken.shards_weights;
   const std::string& kind = result.plan()->replicas.front().stages.front().devices.front().nodes;
-  for (const int64_t more : {1, -1}) {
+  const auto changed_by = [&](int64_t more) -> std::optional<NodeChange> {
     ClusterSpec changed = cluster;
     // Only this kind is planned for: another that is faster now would say nothing of its nodes.
     std::erase_if(changed.nodes, [&](const NodeGroup& group) { return group.name != kind; });
     NodeGroup& group = changed.nodes.front();
     NodeChange change{.nodes = kind, .from = group.count, .to = group.count + more};
-    if (change.to < 1) continue;
+    if (change.to < 1) return std::nullopt;
     group.count = change.to;
     if (change.to > 1) {
       change.assumed_network = assumed_network(changed, group);
@@ -55,7 +57,14 @@ std::vector<NodeChange> node_changes(const ModelConfig& model, const ClusterSpec
     } else {
       change.constraint = planned.alternatives.front().constraint;
     }
-    changes.push_back(std::move(change));
+    return change;
+  };
+  const std::array<int64_t, 2> more = {1, -1};
+  std::array<std::optional<NodeChange>, 2> found;
+  for_each_at_once(more.size(), options.threads, [&](size_t i) { found[i] = changed_by(more[i]); });
+  std::vector<NodeChange> changes;
+  for (std::optional<NodeChange>& each : found) {
+    if (each) changes.push_back(*std::move(each));
   }
   return changes;
 }

@@ -34,6 +34,7 @@ struct PlanOptions {
   std::vector<PipelineOrder> orders_for_few = {PipelineOrder::interleaved, PipelineOrder::split};
   int64_t rounds = 2;                 ///< successive steps that are simulated; seconds are of one of them
   int64_t length_buckets = 16;        ///< R, of dispatch
+  int64_t threads = 1;                ///< that make_plan and node_changes take at most; what they find does not depend on it
   int64_t simulated_deployments = 3;  ///< per kind: as many of the best by their estimates are simulated in full; on few
                                       ///< devices 32 / devices more, under the last sharing policy and order of the above; a
                                       ///< policy that fits on none of these is tried on up to eight more

@@ -37,6 +37,7 @@ TEST(NodeChanges, AreWhatPlanningSaysOfThatManyNodes) {
   const PlanningResult result = make_plan(model, cluster, jobs);
   const std::vector<NodeChange> changes = node_changes(model, cluster, jobs, {}, result);
   ASSERT_EQ(changes.size(), 2u);
+  EXPECT_EQ(to_json(result, node_changes(model, cluster, jobs, {.threads = 2}, result)), to_json(result, changes));
   for (const NodeChange& each : changes) {
     ASSERT_TRUE(each.fits()) << each.constraint;
     EXPECT_EQ(each.from, 2);

@@ -1,9 +1,9 @@
 #include "model/weights/row_threads.h"
 
 #include <algorithm>
-#include <exception>
 #include <thread>
-#include <vector>
+
+#include "base/at_once.h"
 
 namespace cotune {
 namespace {
@@ -15,25 +15,10 @@ void for_each_row_range(int64_t rows, int64_t columns,
   const int64_t cores = std::max<int64_t>(std::thread::hardware_concurrency(), 1);
   const int64_t count = std::clamp<int64_t>(rows * columns / kLeastValuesPerThread, 1,
                                             std::min(cores, std::max<int64_t>(rows, 1)));
-  if (count == 1) {
-    work(0, rows);
-    return;
-  }
-  std::vector<std::exception_ptr> failures(static_cast<size_t>(count));
-  std::vector<std::jthread> threads;
-  for (int64_t i = 0; i < count; ++i) {
-    threads.emplace_back([&, i] {
-      try {
-        work(rows * i / count, rows * (i + 1) / count);
-      } catch (...) {
-        failures[static_cast<size_t>(i)] = std::current_exception();
-      }
-    });
-  }
-  threads.clear();
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
+  for_each_at_once(static_cast<size_t>(count), count, [&](size_t index) {
+    const auto i = static_cast<int64_t>(index);
+    work(rows * i / count, rows * (i + 1) / count);
+  });
 }
 
 }  // namespace cotune

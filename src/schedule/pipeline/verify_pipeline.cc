@@ -18,6 +18,33 @@ struct Channel {
 /// What a message is about: error or activation, stage, and microbatch or job step.
 using MessageKey = std::tuple<bool, int32_t, int32_t, int32_t, int64_t>;
 
+/// Messages of a work: a flag for each that its microbatches could need, and the norms by themselves.
+class MessageSet {
+ public:
+  explicit MessageSet(const PipelineWork& work)
+      : stages_(static_cast<size_t>(work.stage_count())), of_microbatches_(2 * work.microbatches.size() * stages_, false) {}
+
+  bool contains(const MessageKey& key) const { return is_norm(key) ? norms_.contains(key) : of_microbatches_[place(key)]; }
+  /// Whether it was not there.
+  bool insert(const MessageKey& key) {
+    if (is_norm(key)) return norms_.insert(key).second;
+    const bool is_new = !of_microbatches_[place(key)];
+    of_microbatches_[place(key)] = true;
+    return is_new;
+  }
+
+ private:
+  static bool is_norm(const MessageKey& key) { return std::get<2>(key) < 0; }
+  size_t place(const MessageKey& key) const {
+    const auto [is_error, stage, microbatch, job, step] = key;
+    return 2 * (static_cast<size_t>(microbatch) * stages_ + static_cast<size_t>(stage)) + (is_error ? 1 : 0);
+  }
+
+  size_t stages_;
+  std::vector<bool> of_microbatches_;
+  std::set<MessageKey> norms_;
+};
+
 class Execution {
  public:
   Execution(const PipelineWork& work, const PipelineSchedule& schedule,
@@ -27,7 +54,9 @@ class Execution {
         limit_bytes_(limit_bytes),
         at_(schedule.ranks.size(), 0),
         send_counted_(schedule.ranks.size(), false),
-        states_(work.microbatches.size() * static_cast<size_t>(work.stage_count())) {
+        states_(work.microbatches.size() * static_cast<size_t>(work.stage_count())),
+        posted_(work),
+        arrived_(work) {
     COTUNE_CHECK(schedule.ranks.size() == static_cast<size_t>(work.rank_count),
                  "{} action lists for {} ranks", schedule.ranks.size(), work.rank_count);
     COTUNE_CHECK(limit_bytes.empty() || limit_bytes.size() == schedule.ranks.size(), "{} limits for {} ranks",
@@ -283,7 +312,7 @@ class Execution {
     COTUNE_CHECK(source >= 0 && source < work_.stage_count(), "{}: no message goes to this stage", here());
     check_message(action, source, rank_of(source));
     COTUNE_CHECK(is_mine(action.stage), "{}: the stage is rank {}'s", here(), rank_of(action.stage));
-    COTUNE_CHECK(posted_.insert(key_of(action)).second, "{}: received twice", here());
+    COTUNE_CHECK(posted_.insert(key_of(action)), "{}: received twice", here());
     Channel& channel = channels_[{action.peer, static_cast<int32_t>(rank_), is_error}];
     channel.posted.push_back(action);
     if (channel.sent.size() >= channel.posted.size()) match(channel, channel.posted.size() - 1);
@@ -388,8 +417,8 @@ class Execution {
   std::map<std::pair<JobStep, int32_t>, size_t> through_;  // backwards of a job step on a stage
   std::set<std::pair<JobStep, int32_t>> stepped_;
   std::map<std::tuple<int32_t, int32_t, bool>, Channel> channels_;  // from, to, error
-  std::set<MessageKey> posted_;
-  std::set<MessageKey> arrived_;
+  MessageSet posted_;
+  MessageSet arrived_;
   std::set<MessageKey> norms_sent_;
   std::vector<int32_t> in_flight_;  // by rank
   std::vector<int64_t> kept_bytes_;
