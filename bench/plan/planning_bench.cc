@@ -6,13 +6,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <ctime>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/process_cores.h"
+#include "base/steady_seconds.h"
 #include "dispatch_study.h"
 #include "distributions.h"
 #include "plan/cost/published_rates.h"
@@ -102,8 +102,6 @@ ClusterSpec a800_nodes(int64_t count) {
   cluster.network = link_preset("infiniband-200");
   return cluster;
 }
-
-double steady_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 /// What `cotune plan` does: all alternatives simulated, and what a node more or fewer would change. On all cores, by the clock on the wall.
 void whole_plan_time() {

@@ -1,10 +1,10 @@
 /// The state of simulate_trace and what happens to it: events (simulate_trace.cc) and who starts where (trace_scheduling.cc).
 #pragma once
 
-#include <limits>
 #include <string>
 #include <vector>
 
+#include "base/never.h"
 #include "cluster/simulate_trace.h"
 #include "cluster/waiting_jobs.h"
 
@@ -17,7 +17,6 @@ class TraceSimulator {
   TraceSimulation run();
 
  private:
-  static constexpr double never = std::numeric_limits<double>::infinity();
 
   struct Instance {
     explicit Instance(const InstanceMemory& memory) : in_use(memory) {}

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 
+#include "base/steady_seconds.h"
 #include "comm/failure_text.h"
 
 namespace cotune {
@@ -54,7 +54,7 @@ void QueuedTransfer::end(const std::string& reason) { finish(reason); }
 void QueuedTransfer::finish(const std::string& failure) {
   std::lock_guard lock(mutex_);
   over_ = true;
-  over_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  over_s_ = steady_seconds();
   failure_ = failure;
   changed_.notify_all();
 }

@@ -4,13 +4,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <ctime>
 
 namespace cotune {
-
-double steady_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 void sleep_until_steady(double steady_s) {
   // Linux lets a thread sleep up to 50 us longer unless it asks otherwise.

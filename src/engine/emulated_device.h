@@ -7,13 +7,12 @@
 #include <string>
 
 #include "schedule/operators.h"
+#include "base/steady_seconds.h"
 #include "schedule/pipeline/pipeline_cluster.h"
 #include "schedule/stage/overlap.h"
 
 namespace cotune {
 
-/// Seconds of std::chrono::steady_clock.
-double steady_seconds();
 /// Returns at that moment or as soon after it as the system lets the thread run; at once where it has passed. The thread waits
 /// without using a core.
 void sleep_until_steady(double steady_s);

@@ -4,24 +4,16 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <chrono>
 #include <mutex>
 #include <utility>
 
 #include "base/error.h"
+#include "base/steady_seconds.h"
 #include "engine/replica_rounds.h"
 #include "ops/memory.h"
 #include "schedule/pipeline/weight_copies.h"
 
 namespace cotune {
-namespace {
-
-double clock_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
-
 BackboneUse backbone_use_of(std::span<const PipelineLayout> layouts, int32_t rank, int64_t positions) {
   const auto [replica, worker] = place_of_rank(layouts, rank);
   const PipelineLayout& layout = layouts[replica];
@@ -121,7 +113,7 @@ std::exception_ptr ProcessRank::run(Work& work, const std::function<void()>& pre
     links_.abort();
   };
   if (links_.progress != nullptr) links_.progress->begin_run();
-  const double begin_s = clock_s();
+  const double begin_s = steady_seconds();
   std::optional<TensorGroup> group;
   std::optional<GradientExchange> exchange;
   if (links_.group != nullptr) group.emplace(*links_.group, links_.progress.get());
@@ -142,7 +134,7 @@ std::exception_ptr ProcessRank::run(Work& work, const std::function<void()>& pre
     interpreter_->read_results();
   }
   if (links_.progress != nullptr) links_.progress->end_run();
-  time_.seconds = clock_s() - begin_s;
+  time_.seconds = steady_seconds() - begin_s;
   const MemoryUsage memory = memory_usage();
   time_.peak_bytes = memory.peak_held_bytes;
   time_.round_bytes = memory.recent_peak_live_bytes - bytes_before;

@@ -2,11 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <utility>
 
 #include "base/error.h"
+#include "base/steady_seconds.h"
 #include "engine/rank_results.h"
 #include "engine/rank_threads.h"
 #include "jobs/parallel.h"
@@ -177,7 +177,7 @@ std::map<int32_t, ExchangeMessages> Trainer::exchanges_of(std::span<const JobRou
 
 void Trainer::run_on_ranks(const PlannedRun& run, std::span<JobRound> rounds, std::span<const JobRound> followed) {
   const ReplicaPlans& plans = run.plans;
-  const double begin_s = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  const double begin_s = steady_seconds();
   keeps_spare_ = !evaluating_ && std::ranges::any_of(plans.replicas, [](const RankPlan& plan) { return !plan.spare_bytes.empty(); });
   if (!evaluating_) count_tokens_of(plans, rounds);
   std::future<std::optional<RoundsAhead>> planning = begin_planning_ahead(followed);

@@ -3,19 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/steady_seconds.h"
 #include "base/sudden_end.h"
 #include "schedule/pipeline/simulate.h"
 #include "train/training_job.h"
 
 namespace cotune {
 namespace {
-
-double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 std::string name_of(const Action& action, const std::map<int32_t, std::string>& jobs) {
   const auto job = jobs.find(action.job);
@@ -95,12 +93,12 @@ void RunTrace::on_ranks(const ReplicaPlans& plans, const RankTimes& times, doubl
   ranks_.add(plans, times, begin_s, is_evaluation);
 }
 
-void RunTrace::on_saving(const TrainingJob&) { saving_since_s_ = now_s(); }
+void RunTrace::on_saving(const TrainingJob&) { saving_since_s_ = steady_seconds(); }
 
 void RunTrace::on_checkpoint(const TrainingJob& job) {
   if (is_full()) return;
   rounds_.slices.push_back(
-      {.name = "checkpoint", .category = "checkpoint", .start_s = saving_since_s_, .end_s = now_s(), .jobs = job.spec().name});
+      {.name = "checkpoint", .category = "checkpoint", .start_s = saving_since_s_, .end_s = steady_seconds(), .jobs = job.spec().name});
 }
 
 void RunTrace::on_run_ended(const RunSummary& summary) {

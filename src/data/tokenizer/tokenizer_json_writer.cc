@@ -154,14 +154,14 @@ OrderedJson model_of(const BpeModel& model) {
 
 std::string tokenizer_json_of(const TokenizerParts& parts) {
   const OrderedJson document = {{"version", "1.0"},
-                         {"truncation", nullptr},
-                         {"padding", nullptr},
-                         {"added_tokens", added_tokens_of(parts)},
-                         {"normalizer", steps_of(parts.normalizer.steps(), "normalizers")},
-                         {"pre_tokenizer", steps_of(parts.pre_tokenizer.steps(), "pretokenizers")},
-                         {"post_processor", post_processor_of(parts)},
-                         {"decoder", decoder_of(parts.decoder)},
-                         {"model", model_of(*parts.model)}};
+                                {"truncation", nullptr},
+                                {"padding", nullptr},
+                                {"added_tokens", added_tokens_of(parts)},
+                                {"normalizer", steps_of(parts.normalizer.steps(), "normalizers")},
+                                {"pre_tokenizer", steps_of(parts.pre_tokenizer.steps(), "pretokenizers")},
+                                {"post_processor", post_processor_of(parts)},
+                                {"decoder", decoder_of(parts.decoder)},
+                                {"model", model_of(*parts.model)}};
   return document.dump(2) + "\n";
 }
 

@@ -2,17 +2,15 @@
 
 #include <algorithm>
 #include <iterator>
-#include <limits>
 
 #include "base/error.h"
+#include "base/never.h"
 #include "plan/deployment/dispatch_bound.h"
 #include "plan/deployment/plan_search.h"
 #include "plan/deployment/replica_counts.h"
 
 namespace cotune {
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 class DeploymentSearch {
  public:
@@ -85,7 +83,7 @@ class DeploymentSearch {
       for (size_t i = 0; i < width(); ++i) support |= uint64_t{replicas[i] > 0} << i;
       double& bound = by_support[support];
       if (bound < 0) bound = support_bound(costs_, sequences_, support, total);
-      if (bound == infinity) {
+      if (bound == never) {
         ++result_.unable;
       } else {
         plans_.insert(plans_.end(), replicas.begin(), replicas.end());
@@ -126,7 +124,7 @@ class DeploymentSearch {
 
   void solve_plans() {
     const bool is_exact = limits_.filter == PlanFilter::exact;
-    double best = infinity, least_open = infinity;
+    double best = never, least_open = never;
     int64_t looks = 0;
     std::vector<ConsideredPlan> solved;
     for (size_t k = 0; k < bounds_.size(); ++k) {
@@ -170,7 +168,7 @@ class DeploymentSearch {
   void refine(std::vector<ConsideredPlan>& solved) {
     std::stable_sort(solved.begin(), solved.end(), by_makespan);
     constexpr int64_t most_refined = 64;
-    double best = infinity;
+    double best = never;
     int64_t refined = 0;
     for (ConsideredPlan& each : solved) {
       if (each.lower_bound >= best * (1 - limits_.gap)) continue;
@@ -190,7 +188,7 @@ class DeploymentSearch {
     PlanSearch search(costs_, sequences_, limits_, devices);
     const double proven = search.run(count);
     result_.enumerated = count;
-    if (proven == infinity) {
+    if (proven == never) {
       result_.unable = count;
       return;
     }

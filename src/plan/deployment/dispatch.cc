@@ -10,8 +10,6 @@
 namespace cotune {
 namespace {
 
-constexpr double rounding = 1e-9;  ///< relative: what rounding may do to sums of seconds
-
 /// Sequences per replica q [bucket][deployed configuration] that cover every bucket, with the seconds they take.
 class Assignment {
  public:
@@ -76,7 +74,7 @@ class Assignment {
     change();
     for (size_t i = 0; i < deployed_.size(); ++i) seconds_[i] = seconds_of(i);
     const auto after = rating();
-    if (after.first < before.first * (1 - rounding)) return true;
+    if (after.first < before.first * (1 - rounded_seconds)) return true;
     seconds_ = seconds;
     for (size_t k = buckets.size(); k-- > 0;) covers_[buckets[k]] = saved[k];
     return false;
@@ -165,13 +163,13 @@ class CoverSearch {
     return count;
   }
 
-  double target() const { return best_ * (1 - std::max(gap_, rounding)); }
+  double target() const { return best_ * (1 - std::max(gap_, rounded_seconds)); }
 
   /// The most weighted cost that fits below the target.
   double budget() const {
     double sum = 0;
     for (size_t i = 0; i < deployed_.size(); ++i) sum += weights_[i] * std::max(0.0, target() - deployed_[i].costs->fill);
-    return sum * (1 + rounding);
+    return sum * (1 + rounded_seconds);
   }
 
   void descend(size_t depth, double cost) {
@@ -340,9 +338,9 @@ Dispatch dispatch_balanced(std::span<const BucketCosts> costs, std::span<const i
       best = assignment.makespan();
       covers = assignment.covers();
     }
-    if (is_complete) lower_bound = std::max(lower_bound, best * (1 - std::max(limits.gap, rounding)));
+    if (is_complete) lower_bound = std::max(lower_bound, best * (1 - std::max(limits.gap, rounded_seconds)));
   }
-  if (limits.gap <= 0 && lower_bound >= best * (1 - 2 * rounding)) lower_bound = best;
+  if (limits.gap <= 0 && lower_bound >= best * (1 - 2 * rounded_seconds)) lower_bound = best;
   return finish(costs, replicas, sequences_of(deployed, costs, replicas, sequences, covers), lower_bound);
 }
 

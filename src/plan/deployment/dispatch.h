@@ -3,11 +3,14 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <vector>
 
+#include "base/never.h"
+
 namespace cotune {
+
+inline constexpr double rounded_seconds = 1e-9;  ///< relative: what rounding may do to sums of seconds
 
 /// What a bucket's sequences cost on one replica of a configuration.
 struct BucketCosts {
@@ -39,7 +42,7 @@ struct DispatchLimits {
   int64_t nodes = 20'000;     ///< of the search that closes what is left of the gap; nodes, not seconds: equal inputs
                               ///< give equal plans
   int rounds = 100;           ///< of improving the bound's weights
-  double cutoff = std::numeric_limits<double>::infinity();  ///< stop when the bound shows that no makespan is below it
+  double cutoff = never;  ///< stop when the bound shows that no makespan is below it
 };
 
 /// LB-10, the paper's baseline: every bucket on the deployed configuration with the least device seconds per sequence that

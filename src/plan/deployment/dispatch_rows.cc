@@ -6,8 +6,6 @@
 namespace cotune {
 namespace {
 
-constexpr double slack = 1e-9;
-
 class RowAssignment {
  public:
   RowAssignment(std::span<const BucketCosts> costs, std::span<const int64_t> replicas, size_t buckets) : costs_(costs) {
@@ -68,7 +66,7 @@ class RowAssignment {
     const ReplicaRows& from = rows_.replicas[slowest];
     const BucketCosts& costs = costs_of(slowest);
     const size_t none = from.sequences.size();
-    double best = from.seconds * (1 - slack);
+    double best = from.seconds * (1 - rounded_seconds);
     size_t best_bucket = none, best_replica = 0, best_back = none;
     for (size_t j = 0; j < std::min(costs.reach(), none); ++j) {
       if (from.sequences[j] == 0) continue;

@@ -3,16 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/never.h"
 #include "plan/deployment/even_bound.h"
 #include "plan/deployment/replica_counts.h"
 
 namespace cotune {
-namespace {
-
-constexpr double no_plan = std::numeric_limits<double>::infinity();
-
-}  // namespace
-
 PlanSearch::PlanSearch(std::span<const BucketCosts> costs, std::span<const int64_t> sequences,
                        const DeploymentLimits& limits, int64_t devices)
     : costs_(costs),
@@ -26,9 +21,9 @@ PlanSearch::PlanSearch(std::span<const BucketCosts> costs, std::span<const int64
 
 double PlanSearch::run(int64_t count) {
   const double least = least_seconds(costs_, sequences_, devices_);
-  if (least == no_plan) return no_plan;
+  if (least == never) return never;
   const double proven = is_by_row() && count <= limits_.enumerated ? look_at_all() : 0;
-  if (proven == no_plan || (proven > 0 && proven >= target())) return proven;
+  if (proven == never || (proven > 0 && proven >= target())) return proven;
   return std::max(proven, search_near_relaxation(least));
 }
 
@@ -53,7 +48,7 @@ double PlanSearch::search_near_relaxation(double least) {
     }
   }
   improve(rounded(relaxed.replicas));
-  if (best_ == no_plan) {
+  if (best_ == never) {
     const std::vector<int64_t> plan = first_that_holds_all();
     if (plan.empty()) return 0;
     improve(plan);
@@ -65,7 +60,7 @@ double PlanSearch::look_at_all() {
   std::vector<std::pair<double, std::vector<int64_t>>> plans;
   for_each_plan(sizes_, devices_, [&](std::span<const int64_t> replicas) {
     const double bound = plan_bound(costs_, sequences_, replicas);
-    if (bound < no_plan) plans.emplace_back(bound, std::vector<int64_t>(replicas.begin(), replicas.end()));
+    if (bound < never) plans.emplace_back(bound, std::vector<int64_t>(replicas.begin(), replicas.end()));
     return true;
   });
   std::sort(plans.begin(), plans.end());
@@ -73,7 +68,7 @@ double PlanSearch::look_at_all() {
     if (bound >= best_) break;
     look(plan);
   }
-  return plans.empty() ? no_plan : std::min(plans.front().first, best_);
+  return plans.empty() ? never : std::min(plans.front().first, best_);
 }
 
 double PlanSearch::raised(double low) {
@@ -108,7 +103,7 @@ std::vector<int64_t> PlanSearch::first_that_holds_all() const {
   std::vector<int64_t> plan;
   int64_t count = 0;
   for_each_plan(sizes_, devices_, [&](std::span<const int64_t> replicas) {
-    if (plan_bound(costs_, sequences_, replicas) < no_plan) plan.assign(replicas.begin(), replicas.end());
+    if (plan_bound(costs_, sequences_, replicas) < never) plan.assign(replicas.begin(), replicas.end());
     return plan.empty() && ++count < limits_.plans;
   });
   return plan;
@@ -125,9 +120,9 @@ bool PlanSearch::look(const std::vector<int64_t>& plan) {
     return is_better;
   }
   if (!cover_bound_.deploy(costs_, plan)) return false;
-  if (best_ < no_plan && improve_weights(cover_bound_, 6, target()).bound >= target()) return false;
+  if (best_ < never && improve_weights(cover_bound_, 6, target()).bound >= target()) return false;
   DispatchLimits quick{.gap = limits_.gap, .nodes = 0, .rounds = 40};
-  if (best_ < no_plan) quick.cutoff = target();
+  if (best_ < never) quick.cutoff = target();
   const Dispatch dispatch = dispatch_balanced(costs_, plan, sequences_, quick);
   if (dispatch.lower_bound >= target() && dispatch.makespan >= best_) return false;
   considered_.push_back({plan, dispatch.lower_bound, dispatch.makespan});

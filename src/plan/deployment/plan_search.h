@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <set>
 #include <span>
 #include <vector>
@@ -63,7 +62,7 @@ class PlanSearch {
   const DeploymentLimits& limits_;
   int64_t devices_;
   std::vector<int64_t> sizes_;
-  double best_ = std::numeric_limits<double>::infinity();  ///< makespan of the best plan so far
+  double best_ = never;  ///< makespan of the best plan so far
   std::vector<ConsideredPlan> considered_;
   std::set<std::vector<int64_t>> looked_;
   PatternBound pattern_bound_;

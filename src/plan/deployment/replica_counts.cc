@@ -1,13 +1,12 @@
 #include "plan/deployment/replica_counts.h"
 
 #include <algorithm>
-#include <limits>
 #include <vector>
+
+#include "base/never.h"
 
 namespace cotune {
 namespace {
-
-constexpr double impossible = std::numeric_limits<double>::infinity();
 
 /// Of one sequence.
 double device_seconds(const BucketCosts& costs, size_t bucket) {
@@ -54,7 +53,7 @@ double least_seconds(std::span<const BucketCosts> costs, std::span<const int64_t
   double longest = 0, total = 0;
   for (size_t j = 0; j < sequences.size(); ++j) {
     if (sequences[j] == 0) continue;
-    double least = impossible, alone = impossible;
+    double least = never, alone = never;
     for (const BucketCosts& each : costs) {
       if (j >= each.reach() || each.devices > devices) continue;
       least = std::min(least, device_seconds(each, j));
@@ -71,7 +70,7 @@ double support_bound(std::span<const BucketCosts> costs, std::span<const int64_t
   double total = 0;
   for (size_t j = 0; j < sequences.size(); ++j) {
     if (sequences[j] == 0) continue;
-    double least = impossible;
+    double least = never;
     for (size_t i = 0; i < costs.size(); ++i) {
       if ((support >> i & 1) == 0 || j >= costs[i].reach()) continue;
       least = std::min(least, device_seconds(costs[i], j));
@@ -86,13 +85,13 @@ double plan_bound(std::span<const BucketCosts> costs, std::span<const int64_t> s
   uint64_t support = 0;
   for (size_t i = 0; i < costs.size(); ++i) support |= uint64_t{plan[i] > 0} << i;
   const double work = support_bound(costs, sequences, support, 1);
-  if (work == impossible) return impossible;
+  if (work == never) return never;
   std::vector<size_t> by_fill;
   for (size_t i = 0; i < costs.size(); ++i) {
     if (plan[i] > 0) by_fill.push_back(i);
   }
   std::stable_sort(by_fill.begin(), by_fill.end(), [&](size_t a, size_t b) { return costs[a].fill < costs[b].fill; });
-  double devices = 0, filled = 0, least = impossible;
+  double devices = 0, filled = 0, least = never;
   for (const size_t i : by_fill) {
     const auto size = static_cast<double>(plan[i] * costs[i].devices);
     devices += size;

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <set>
 
 #include "base/counted.h"
 #include "base/error.h"
+#include "base/never.h"
 #include "plan/fusion/job_runs.h"
 
 namespace cotune {

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <numeric>
 
 #include "base/error.h"
+#include "base/never.h"
 #include "plan/fusion/job_runs.h"
 #include "schedule/pipeline/default_order.h"
 

@@ -1,11 +1,11 @@
 #include "plan/fusion/job_runs.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <tuple>
 
 #include "base/error.h"
+#include "base/never.h"
 #include "plan/cost/pipeline_seconds.h"
 
 namespace cotune {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -11,8 +10,6 @@
 #include "schedule/pipeline/template_makespan.h"
 
 namespace cotune {
-
-inline constexpr double never = std::numeric_limits<double>::infinity();  ///< seconds of what does not fit
 
 /// One possible hybrid task.
 struct JobRun {

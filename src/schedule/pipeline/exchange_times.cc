@@ -91,7 +91,7 @@ void ExchangeTimes::run(size_t exchange, std::vector<End>& ends) {
   for (const int32_t rank : own.messages->ranks) {
     const double end_s = rank == first ? has_records : there_s(first, has_records, norm_message_bytes);
     free_s_[rank] = end_s;
-    ends.push_back({own.step, rank, end_s});
+    ends.push_back({own.step, rank, begin_s.at(rank), end_s});
   }
 }
 

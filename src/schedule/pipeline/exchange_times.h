@@ -43,10 +43,11 @@ class ExchangeTimes {
 
   bool has(const JobStep& step) const { return place_.contains(step); }
 
+  /// Of the exchange on a rank, and when it began it.
   struct End {
     JobStep step;
     int32_t rank = 0;
-    double at_s = 0;
+    double begin_s = 0, at_s = 0;
   };
   /// A rank's gradients are complete, at a moment that is not before earlier calls'. Returns what is known by that: all ends of a
   /// step at once, none of them earlier. Ranks that take no part are passed over.

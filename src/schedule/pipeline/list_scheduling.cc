@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <numeric>
 
 #include "base/error.h"
+#include "base/never.h"
 
 namespace cotune {
 namespace {
-
-constexpr double never = std::numeric_limits<double>::infinity();
 
 class ListScheduler {
  public:

@@ -1,9 +1,9 @@
 #include "schedule/pipeline/partition.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "base/error.h"
+#include "base/never.h"
 
 namespace cotune {
 
@@ -19,7 +19,6 @@ std::vector<int64_t> partition_stages(std::span<const double> costs, int64_t sta
     return until[static_cast<size_t>(end)] - until[static_cast<size_t>(first)];
   };
   // best[s][i]: the least maximum of items i … on s+1 stages.
-  const double never = std::numeric_limits<double>::infinity();
   std::vector<std::vector<double>> best(static_cast<size_t>(stage_count),
                                         std::vector<double>(static_cast<size_t>(item_count) + 1, never));
   for (int64_t i = 0; i < item_count; ++i) best[0][static_cast<size_t>(i)] = sum(i, item_count);

@@ -51,7 +51,7 @@ class Events {
 };
 
 /// What a pipeline that is one of several replicas has besides.
-struct TaskSharing {
+struct ReplicaSharing {
   const SharingReplica* costs = nullptr;
   const ExchangeTimes* exchanges = nullptr;
   std::function<void(size_t replica, size_t rank, const JobStep& step)> post;  // gradients are complete there
@@ -60,7 +60,7 @@ struct TaskSharing {
 class Simulator {
  public:
   Simulator(const PipelineWork& work, const PipelineSchedule& schedule, const PipelineCluster& cluster, Events& events,
-            size_t replica = 0, TaskSharing sharing = {})
+            size_t replica = 0, ReplicaSharing sharing = {})
       : work_(work),
         schedule_(schedule),
         cluster_(cluster),
@@ -115,12 +115,10 @@ class Simulator {
     }
   }
 
-  /// The sums of the step's gradients are on this rank from then on.
-  void exchanged(size_t rank, const JobStep& step, double at_s) {
+  /// The step's gradients are exchanged on this rank from begin_s on; their sums are there from at_s on.
+  void exchanged(size_t rank, const JobStep& step, double begin_s, double at_s) {
     exchanged_s_[{step, rank}] = at_s;
-    const Posted& posted = posted_.at({step, rank});
-    std::vector<SimulatedSpan>& spans = result_.ranks[rank].exchanges;
-    spans.push_back({posted.action, spans.empty() ? posted.at_s : std::max(posted.at_s, spans.back().end_s), at_s});
+    result_.ranks[rank].exchanges.push_back({posted_.at({step, rank}), begin_s, at_s});
     push(at_s, Event::exchanged, rank);
   }
 
@@ -150,11 +148,6 @@ class Simulator {
     int64_t version = 0;
     int64_t transfers = 0;  // under way
     int64_t bytes = 0;
-  };
-  /// Gradients, by which reduce_gradients of the rank's list.
-  struct Posted {
-    size_t action = 0;
-    double at_s = 0;
   };
 
   struct Channel {
@@ -328,7 +321,7 @@ class Simulator {
       state.left_s = 0;
       state.computing = false;
       state.free_s = now_s();
-      posted_[{{action.job, action.job_step}, rank}] = {state.at, now_s()};
+      posted_[{{action.job, action.job_step}, rank}] = state.at;
       ++state.at;
       sharing_.post(replica_, rank, {action.job, action.job_step});
       advance(rank);
@@ -467,7 +460,7 @@ class Simulator {
   const PipelineCluster& cluster_;
   Events& events_;
   const size_t replica_;
-  const TaskSharing sharing_;
+  const ReplicaSharing sharing_;
   std::vector<Rank> ranks_;
   std::vector<LinkState> links_;
   std::map<std::pair<int32_t, int32_t>, size_t> link_of_;
@@ -476,7 +469,7 @@ class Simulator {
   std::set<JobStep> steps_;      // in the work
   std::vector<bool> arrived_;
   std::set<std::pair<JobStep, int32_t>> norms_;  // known on a stage
-  std::map<std::pair<JobStep, size_t>, Posted> posted_;       // by rank
+  std::map<std::pair<JobStep, size_t>, size_t> posted_;       // by rank: the action that has
   std::map<std::pair<JobStep, size_t>, double> exchanged_s_;  // likewise
   PipelineSimulation result_;
 };
@@ -489,7 +482,7 @@ class ReplicaSimulator {
     for (size_t replica = 0; replica < replicas.size(); ++replica) {
       const SharingReplica& own = replicas[replica];
       const auto on_post = [this](size_t from, size_t rank, const JobStep& step) { post(from, rank, step); };
-      simulators_.emplace_back(*own.work, *own.schedule, own.cluster, events_, replica, TaskSharing{&own, &exchanges_, on_post});
+      simulators_.emplace_back(*own.work, *own.schedule, own.cluster, events_, replica, ReplicaSharing{&own, &exchanges_, on_post});
     }
   }
 
@@ -508,18 +501,19 @@ class ReplicaSimulator {
  private:
   /// The ranks that divide the layers of a place post together, and go on when all of them have the sums.
   void post(size_t replica, size_t place, const JobStep& step) {
-    std::map<std::pair<JobStep, std::pair<size_t, size_t>>, double> ends;  // by step, replica and place
+    std::map<std::pair<JobStep, std::pair<size_t, size_t>>, ExchangeTimes::End> ends;  // of all parts, by step, replica and place
     const SharingReplica& own = replicas_[replica];
     for (int32_t part = 0; part < own.tensor_parallel; ++part) {
       const int32_t rank = own.first_rank + static_cast<int32_t>(place) * own.tensor_parallel + part;
       for (const ExchangeTimes::End& end : exchanges_.post(step, rank, events_.now_s())) {
-        double& at_s = ends[{end.step, place_of(end.rank)}];
-        at_s = std::max(at_s, end.at_s);
+        ExchangeTimes::End& all = ends.try_emplace({end.step, place_of(end.rank)}, end).first->second;
+        all.begin_s = std::min(all.begin_s, end.begin_s);
+        all.at_s = std::max(all.at_s, end.at_s);
       }
     }
-    for (const auto& [known, at_s] : ends) {
+    for (const auto& [known, end] : ends) {
       const auto& [ended, at] = known;
-      simulators_[at.first].exchanged(at.second, ended, at_s);
+      simulators_[at.first].exchanged(at.second, ended, end.begin_s, end.at_s);
     }
   }
 

@@ -1,17 +1,11 @@
 #include "schedule/pipeline/template_makespan.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "base/error.h"
+#include "base/never.h"
 
 namespace cotune {
-namespace {
-
-constexpr double unreachable = std::numeric_limits<double>::infinity();
-
-}  // namespace
-
 double BucketTimes::latency_s() const {
   double sum = 0;
   for (const BucketStage& stage : stages) sum += stage.forward_s + stage.backward_s;
@@ -58,7 +52,7 @@ double TemplateSimulator::makespan_s(std::span<const BucketTimes* const> buckets
     for (size_t s = 1; s < stage_count_; ++s) {
       if (next_s_[s] < next_s_[best]) best = s;
     }
-    if (next_s_[best] == unreachable) return unreachable;
+    if (next_s_[best] == never) return never;
     stages_[best].next_is_backward ? backward(best) : forward(best);
   }
   double last = 0;
@@ -94,7 +88,7 @@ void TemplateSimulator::prepare(std::span<const BucketTimes* const> buckets) {
     lowest_stage_[b] = static_cast<size_t>(buckets[b]->lowest_stage);
     for (size_t s = 0; s < stage_count_; ++s) costs_[s * bucket_count_ + b] = buckets[b]->stages[s];
   }
-  next_s_.assign(stage_count_, unreachable);
+  next_s_.assign(stage_count_, never);
   stages_.resize(stage_count_);
   for (Stage& stage : stages_) {
     std::vector<Error> errors = std::move(stage.errors);  // its room
@@ -112,7 +106,7 @@ void TemplateSimulator::prepare(std::span<const BucketTimes* const> buckets) {
 
 void TemplateSimulator::refresh(size_t s) {
   Stage& stage = stages_[s];
-  double backward_s = unreachable;
+  double backward_s = never;
   for (size_t i = 0; i < stage.errors.size(); ++i) {
     // A bucket's backwards are one after the other, and ready no earlier than that.
     const Error& error = stage.errors[i];
@@ -124,8 +118,8 @@ void TemplateSimulator::refresh(size_t s) {
     backward_s = ready_s;
     stage.next_error = i;
   }
-  if (backward_s < unreachable) backward_s = std::max(stage.free_s, backward_s);
-  double forward_s = unreachable;
+  if (backward_s < never) backward_s = std::max(stage.free_s, backward_s);
+  double forward_s = never;
   if (stage.forwards < stage.arrived) {
     const auto unit = static_cast<size_t>(stage.forwards);
     const auto b = static_cast<size_t>(unit_bucket_[unit]);
@@ -140,7 +134,7 @@ void TemplateSimulator::refresh(size_t s) {
       if (is_lowest && round > 0) forward_s = std::max(forward_s, step_done_s_[b]);
     }
   }
-  stage.next_is_backward = backward_s < unreachable && backward_s <= forward_s + slack_s_;
+  stage.next_is_backward = backward_s < never && backward_s <= forward_s + slack_s_;
   next_s_[s] = stage.next_is_backward ? backward_s : forward_s;
 }
 
