@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/never.h"
 #include "cluster/instance.h"
 #include "cluster/simulate_trace.h"
 #include "plan/cost/replica_costs.h"
@@ -20,8 +21,6 @@
 
 namespace cotune {
 namespace {
-
-constexpr double never = std::numeric_limits<double>::infinity();
 
 /// What the planner is asked with: for the jobs of a mix.
 struct MixProblem {
