@@ -3,17 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <numeric>
 
+#include "base/never.h"
 #include "plan/cost/pipeline_seconds.h"
 #include "plan/fusion/job_runs.h"
 #include "plan/random_fusion.h"
 
 namespace cotune {
 namespace {
-
-constexpr double never = std::numeric_limits<double>::infinity();
 
 /// max(knee, tokens) seconds on every stage, forward like backward.
 FusionProblem sharp_knee(const std::vector<int64_t>& tokens, double knee, size_t stages, int64_t microbatches) {
