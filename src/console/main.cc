@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "base/sudden_end.h"
@@ -36,7 +37,7 @@ void keep_standard_streams_open() {
 /// In a folder that is gone relative paths mean nothing, and a library of libtorch ends the process with words that help nobody.
 bool is_in_a_folder() {
   std::error_code error;
-  std::filesystem::current_path(error);
+  std::ignore = std::filesystem::current_path(error);
   if (error) cotune::write_to_standard_error(fmt::format("cotune: the working directory is gone ({}): change to one that exists\n", error.message()));
   return !error;
 }
