@@ -43,6 +43,11 @@ struct Strip {
   int64_t panel_count = 0;
   int64_t columns = 0;  ///< columns of y from the first panel on; beyond them nothing, or zero, is written
 
+  /// What is read after this strip, of every panel from `ahead` + its index here · panel_bytes on: kernels that gain by it bring it near
+  /// while they compute. Null: nothing.
+  const char* ahead = nullptr;
+  int64_t ahead_bytes = 0;
+
   /// Blocks of k before the last leave their sums here: [panel_count][2][tile_rows][32] f32, 64-byte aligned.
   float* partial = nullptr;
   bool first = true, last = true;  ///< block of k

@@ -34,22 +34,39 @@ inline __attribute__((always_inline)) void add_one(Sums<height>& sums, const cha
   }
 }
 
+/// Memory that is read later on, brought into the second-level cache little by little: `step` bytes for each two of k.
+struct Ahead {
+  const char* at;
+  int64_t step;
+
+  void bring() {
+    _mm_prefetch(at, _MM_HINT_T1);
+    at += step;
+  }
+};
+
 /// sums[row] += a[row, 0..k) · b; a by rows of `stride` bytes, in f32; b half a panel. Not inlined, for there the sums are in registers.
 template <int height>
-__attribute__((noinline)) void add_products(float, Sums<height>& kept, const char* a, int64_t stride, const char* b, int64_t k) {
+__attribute__((noinline)) void add_products(float, Sums<height>& kept, const char* a, int64_t stride, const char* b, int64_t k, Ahead ahead) {
   Sums<height> sums = kept;
-#pragma GCC unroll 2
-  for (int64_t i = 0; i < k; ++i, a += 4, b += lane_row_bytes) {
-    const auto* right = reinterpret_cast<const float*>(b);
-    add_one<height>(sums, a, stride, _mm256_loadu_ps(right), _mm256_loadu_ps(right + 8));
+  const auto add = [&](const char* left, const char* right) {
+    const auto* columns = reinterpret_cast<const float*>(right);
+    add_one<height>(sums, left, stride, _mm256_loadu_ps(columns), _mm256_loadu_ps(columns + 8));
+  };
+  for (; k >= 2; k -= 2, a += 8, b += 2 * lane_row_bytes) {
+    ahead.bring();
+    add(a, b);
+    add(a + 4, b + lane_row_bytes);
   }
+  if (k > 0) add(a, b);
   kept = sums;
 }
 template <int height>
-__attribute__((noinline)) void add_products(uint16_t, Sums<height>& kept, const char* a, int64_t stride, const char* b, int64_t k) {
+__attribute__((noinline)) void add_products(uint16_t, Sums<height>& kept, const char* a, int64_t stride, const char* b, int64_t k, Ahead ahead) {
   Sums<height> sums = kept;
   const auto* of_lanes = reinterpret_cast<const __m256i*>(upper_halves);
   for (int64_t i = 0; i < k; i += 2, a += 8, b += lane_row_bytes) {
+    ahead.bring();
     const auto* pairs = reinterpret_cast<const __m256i*>(b);
     add_one<height>(sums, a, stride, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(pairs), 16)),
                     _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(pairs + 1), 16)));
@@ -103,6 +120,7 @@ inline void write_half_row(const Strip& strip, const Tile& tile, int64_t column,
 template <typename T, int height>
 void multiply_rows(const Strip& strip) {
   const Tile& tile = strip.tiles[0];
+  const int64_t ahead_step = (strip.ahead_bytes + strip.k - 1) / std::max<int64_t>(strip.k, 1);  // half of it for each half of a panel
   for (int64_t p = 0; p < strip.panel_count; ++p) {
     for (int64_t half = 0; half < 2; ++half) {
       if (strip.columns <= p * 32 + half * half_columns) {  // of adapters of rank 16
@@ -116,7 +134,10 @@ void multiply_rows(const Strip& strip) {
         sums.low[row] = strip.first ? _mm256_setzero_ps() : _mm256_loadu_ps(partial + row * 32);
         sums.high[row] = strip.first ? _mm256_setzero_ps() : _mm256_loadu_ps(partial + row * 32 + 8);
       }
-      add_products<height>(T{}, sums, tile.a, strip.a_stride, strip.b + p * strip.panel_bytes + half * half_bytes, strip.k);
+      const char* b = strip.b + p * strip.panel_bytes + half * half_bytes;
+      Ahead ahead = {b, 0};
+      if (strip.ahead != nullptr) ahead = {strip.ahead + p * strip.panel_bytes + half * strip.ahead_bytes / 2, ahead_step};
+      add_products<height>(T{}, sums, tile.a, strip.a_stride, b, strip.k, ahead);
       if (!strip.last) {
 #pragma GCC unroll 6
         for (int row = 0; row < height; ++row) store(partial + row * 32, {sums.low[row], sums.high[row]});
@@ -126,7 +147,8 @@ void multiply_rows(const Strip& strip) {
         const TileTerm& term = tile.terms[i];
         const int64_t panel = strip.first_panel + p - term.panel_begin;
         if (panel < 0 || panel >= term.panel_end - term.panel_begin) continue;
-        add_products<height>(T{}, sums, term.s, term.s_stride, term.panels + panel * term.panel_bytes + half * half_bytes, term.k);
+        const char* factor = term.panels + panel * term.panel_bytes + half * half_bytes;
+        add_products<height>(T{}, sums, term.s, term.s_stride, factor, term.k, {factor, 0});
       }
 #pragma GCC unroll 6
       for (int row = 0; row < height; ++row) write_half_row<T>(strip, tile, p * 32 + half * half_columns, row, {sums.low[row], sums.high[row]});

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "kernels/matrix_blocks.h"
 #include "kernels/matrix_kernels.h"
+#include "kernels/row_plan.h"
 
 namespace cotune::kernels {
 namespace {
@@ -19,114 +20,6 @@ int64_t cache_block_bytes() {
   static const int64_t bytes =
       std::clamp<int64_t>(::sysconf(_SC_LEVEL2_CACHE_SIZE) * 3 / 10, 150 << 10, 1 << 20);
   return bytes;
-}
-
-struct RowTile {
-  int64_t row;
-  int height;
-  bool residual;
-  int64_t first_term, term_count;
-};
-
-/// Where the rows of y are cut: never across the border of a term or of the rows with a residual.
-struct RowPlan {
-  std::vector<int64_t> borders;
-  std::vector<RowTile> tiles;
-  std::vector<TileTerm> terms;  // tile by tile
-
-  void build(int64_t rows, const ProductOptions& options, const MatrixKernels& kernels);
-
- private:
-  struct LeftRows {
-    const char* data;
-    int64_t stride;  // bytes
-  };
-  static LeftRows left_rows(const LowRankTerm& term, const MatrixKernels& kernels, char*& scratch);
-  std::vector<LeftRows> term_rows_;
-};
-
-/// The rows of a term's left operand as the kernels read them, converted into `scratch` where they ask for
-/// it.
-RowPlan::LeftRows RowPlan::left_rows(const LowRankTerm& term, const MatrixKernels& kernels, char*& scratch) {
-  const auto* s = static_cast<const char*>(term.s);
-  const int64_t stride = term.s_stride * bytes_of(kernels.dtype);
-  if (kernels.convert_left == nullptr) return {s, stride};
-  const LeftRows rows = {scratch, term.b->padded_k() * kernels.left_element_bytes};
-  for (int64_t i = 0; i < term.rows.count(); ++i) {
-    kernels.convert_left(s + i * stride, term.b->padded_k(), scratch);
-    scratch += rows.stride;
-  }
-  return rows;
-}
-
-bool covers(const RowRange& range, int64_t begin, int64_t end) {
-  return range.begin <= begin && end <= range.end;
-}
-
-void RowPlan::build(int64_t rows, const ProductOptions& options, const MatrixKernels& kernels) {
-  borders.assign({0, rows});
-  tiles.clear();
-  terms.clear();
-  for (const LowRankTerm& term : options.terms) {
-    borders.push_back(term.rows.begin);
-    borders.push_back(term.rows.end);
-  }
-  for (const RowRange& range : options.residual_rows) {
-    borders.push_back(range.begin);
-    borders.push_back(range.end);
-  }
-  std::sort(borders.begin(), borders.end());
-  borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
-  int64_t converted_bytes = 0;
-  if (kernels.convert_left != nullptr) {
-    for (const LowRankTerm& term : options.terms)
-      converted_bytes += term.rows.count() * term.b->padded_k() * kernels.left_element_bytes;
-  }
-  char* scratch =
-      converted_bytes == 0 ? nullptr : ThreadScratch::mine().get(ThreadScratch::terms, converted_bytes);
-  std::vector<LeftRows>& left = term_rows_;
-  left.clear();
-  for (const LowRankTerm& term : options.terms) left.push_back(left_rows(term, kernels, scratch));
-  for (size_t segment = 0; segment + 1 < borders.size(); ++segment) {
-    const int64_t begin = borders[segment];
-    const int64_t end = borders[segment + 1];
-    const bool residual = std::any_of(options.residual_rows.begin(), options.residual_rows.end(),
-                                      [&](const RowRange& range) { return covers(range, begin, end); });
-    const int64_t count = tile_count(end - begin, kernels.tile_rows);
-    const auto first_tile = static_cast<int64_t>(tiles.size());
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t row = begin + tile_begin(end - begin, count, i);
-      const int64_t next = begin + tile_begin(end - begin, count, i + 1);
-      tiles.push_back({row, static_cast<int>(next - row), residual, 0, 0});
-    }
-    int64_t active = 0;
-    const auto first_term = static_cast<int64_t>(terms.size());
-    for (size_t t = 0; t < options.terms.size(); ++t) {
-      const LowRankTerm& term = options.terms[t];
-      if (!covers(term.rows, begin, end) || term.column_end == term.column_begin || term.b->padded_k() == 0)
-        continue;
-      ++active;
-      const int64_t first_panel = term.column_begin / PackedMatrix::panel_columns;
-      terms.push_back({.s = left[t].data + (begin - term.rows.begin) * left[t].stride,
-                       .s_stride = left[t].stride,
-                       .k = term.b->padded_k(),
-                       .panels = static_cast<const char*>(term.b->panel(0)),
-                       .panel_bytes = term.b->panel_bytes(),
-                       .parts = term.b->parts(),
-                       .panel_begin = first_panel,
-                       .panel_end = first_panel + term.b->panel_count()});
-    }
-    for (int64_t i = 0; i < count; ++i) {
-      RowTile& tile = tiles[static_cast<size_t>(first_tile + i)];
-      tile.first_term = first_term + i * active;
-      tile.term_count = active;
-      for (int64_t t = 0; t < active && i > 0; ++t) {
-        TileTerm term = terms[static_cast<size_t>(first_term + t)];
-        term.s += (tile.row - begin) * term.s_stride;
-        terms.push_back(term);
-      }
-    }
-  }
 }
 
 void check(const MatrixKernels& kernels, const PackedMatrix& b, int64_t rows, const ProductOptions& options) {
@@ -187,92 +80,156 @@ int64_t y_bytes(DType dtype, const ProductOptions& options) {
   return bytes_of(options.wide ? DType::f32 : dtype);
 }
 
-/// One thread's rectangle: tiles × panels.
-void multiply_part(const Call& call, RowRange tiles, RowRange panels) {
-  const MatrixKernels& kernels = call.kernels;
-  const int64_t element = bytes_of(kernels.dtype), y_element = y_bytes(kernels.dtype, call.options);
-  const int64_t depth = call.b.padded_k();
+/// How a thread cuts its rectangle of tiles and panels, so that what it reads again is near. Decides speed alone.
+struct Blocking {
+  int64_t k_blocks = 1, k_block = 0;
+  int64_t tiles = 0;   ///< of a block of rows; with a group's panels, for one block of k, in the second-level cache
+  int64_t panels = 0;  ///< of a group
+  /// Panels that a block of k of the rows meets before the next one: a group where the rows stay near in their whole depth, else as many
+  /// as have sums that do, for then the rows would come from afar for every group.
+  int64_t set_panels = 0;
+};
+
+Blocking choose_blocking(const MatrixKernels& kernels, const PackedMatrix& b, int64_t tiles) {
+  Blocking cut;
+  const int64_t depth = b.padded_k(), near = cache_block_bytes();
   // Zero depth still makes one block, which writes the terms, the bias and the residual.
-  const int64_t k_blocks = std::max<int64_t>((depth + kernels.k_block - 1) / kernels.k_block, 1);
-  const int64_t k_block = (depth / kernels.depth_unit + k_blocks - 1) / k_blocks * kernels.depth_unit;
-  const int64_t column_bytes = PackedMatrix::panel_columns * y_element;
-  const int64_t tile_bytes = std::max<int64_t>(kernels.tile_rows * k_block * kernels.left_element_bytes, 1);
-  const int64_t block_tiles = std::max<int64_t>(cache_block_bytes() / tile_bytes, 2) / 2 * 2;
-  const int64_t group_panels =
-      std::max<int64_t>(cache_block_bytes() / std::max<int64_t>(k_block * call.b.depth_bytes(), 1), 1);
-  const int64_t partial_floats = 2 * kernels.tile_rows * PackedMatrix::panel_columns;  // per strip and panel
-  ThreadScratch& scratch = ThreadScratch::mine();
-  float* partial = nullptr;
-  if (k_blocks > 1) {
-    const int64_t strips = std::min(block_tiles, tiles.count());
-    partial = reinterpret_cast<float*>(
-        scratch.get(ThreadScratch::partial,
-                    strips * group_panels * partial_floats * static_cast<int64_t>(sizeof(float))));
+  cut.k_blocks = std::max<int64_t>((depth + kernels.k_block - 1) / kernels.k_block, 1);
+  cut.k_block = (depth / kernels.depth_unit + cut.k_blocks - 1) / cut.k_blocks * kernels.depth_unit;
+  const int64_t tile_bytes = std::max<int64_t>(kernels.tile_rows * cut.k_block * kernels.left_element_bytes, 1);
+  cut.tiles = std::min(std::max<int64_t>(near / tile_bytes, 2) / 2 * 2, tiles);
+  cut.panels = std::max<int64_t>(near / std::max<int64_t>(cut.k_block * b.depth_bytes(), 1), 1);
+  cut.set_panels = cut.panels;
+  if (cut.tiles * tile_bytes * cut.k_blocks > 2 * near) {
+    const int64_t sums = cut.tiles * kernels.tile_rows * PackedMatrix::panel_columns * static_cast<int64_t>(sizeof(float));
+    cut.set_panels = std::max(near / sums / cut.panels * cut.panels, cut.panels);
   }
-  // What is read once is copied when it is: deep rows would take much more than the caches have.
-  const bool copies_columns = call.left.copies_columns() && k_blocks > 1 && panels.count() <= group_panels;
-  const int64_t left_stride = copies_columns ? call.left.column_stride(k_block) : call.left.stride();
-  char* copy = nullptr;
-  if (call.left.copies()) {
-    copy = scratch.get(ThreadScratch::left, std::min(block_tiles, tiles.count()) * kernels.tile_rows * left_stride);
-  }
-  for (int64_t block = tiles.begin; block < tiles.end; block += block_tiles) {
-    const int64_t block_end = std::min(block + block_tiles, tiles.end);
-    const int64_t first_row = call.plan.tiles[static_cast<size_t>(block)].row;
-    const RowTile& last = call.plan.tiles[static_cast<size_t>(block_end - 1)];
-    const int64_t row_end = last.row + last.height;
-    if (copy != nullptr && !copies_columns) {
-      for (int64_t row = first_row; row < row_end; ++row) call.left.copy_row(row, copy + (row - first_row) * left_stride);
+  return cut;
+}
+
+/// One thread's rectangle: tiles × panels.
+class PartProduct {
+ public:
+  PartProduct(const Call& call, RowRange tiles, RowRange panels)
+      : call_(call), tiles_(tiles), panels_(panels), cut_(choose_blocking(call.kernels, call.b, tiles.count())) {
+    const MatrixKernels& kernels = call.kernels;
+    ThreadScratch& scratch = ThreadScratch::mine();
+    partial_panels_ = std::min(cut_.set_panels, panels.count());
+    if (cut_.k_blocks > 1) {
+      const int64_t strips = (cut_.tiles + kernels.tiles_per_strip - 1) / kernels.tiles_per_strip;
+      partial_ = reinterpret_cast<float*>(
+          scratch.get(ThreadScratch::partial, strips * partial_panels_ * partial_floats() * static_cast<int64_t>(sizeof(float))));
     }
-    for (int64_t group = panels.begin; group < panels.end; group += group_panels) {
-      for (int64_t k = 0; k_blocks == 1 ? k == 0 : k < depth; k += std::max<int64_t>(k_block, 1)) {
-        Strip strip;
-        strip.a_stride = left_stride;
-        strip.k = std::min(k_block, depth - k);
-        if (copies_columns) {
-          for (int64_t row = first_row; row < row_end; ++row) {
-            call.left.copy_columns(row, k, strip.k, copy + (row - first_row) * left_stride);
-          }
-        }
-        strip.b = static_cast<const char*>(call.b.panel(group)) + k * call.b.depth_bytes();
-        strip.b_parts = call.b.parts();
-        strip.panel_bytes = call.b.panel_bytes();
-        strip.first_panel = group;
-        strip.panel_count = std::min(group_panels, panels.end - group);
-        strip.columns = call.b.n() - group * PackedMatrix::panel_columns;
-        strip.first = k == 0;
-        strip.last = k + k_block >= depth;
-        strip.y_stride = call.y_stride;
-        strip.wide = call.options.wide;
-        strip.residual_stride = call.options.residual_stride * y_element;
-        if (call.options.bias != nullptr)
-          strip.bias = static_cast<const char*>(call.options.bias) + group * PackedMatrix::panel_columns * element;
-        for (int64_t t = block; t < block_end; t += kernels.tiles_per_strip) {
-          strip.tile_count = static_cast<int>(std::min<int64_t>(kernels.tiles_per_strip, block_end - t));
-          strip.tiles[1] = {};
-          for (int side = 0; side < strip.tile_count; ++side) {
-            const RowTile& rows = call.plan.tiles[static_cast<size_t>(t + side)];
-            Tile& tile = strip.tiles[side];
-            tile.a = copy != nullptr ? copy + (rows.row - first_row) * left_stride : call.left.in_place(rows.row);
-            if (!copies_columns) tile.a += k * kernels.left_element_bytes;
-            tile.y = call.y + rows.row * call.y_stride + group * column_bytes;
-            tile.residual = nullptr;
-            if (rows.residual) {
-              tile.residual = static_cast<const char*>(call.options.residual) +
-                              rows.row * strip.residual_stride + group * column_bytes;
-            }
-            tile.terms = call.plan.terms.data() + rows.first_term;
-            tile.term_count = static_cast<int>(rows.term_count);
-            tile.height = rows.height;
-          }
-          if (partial != nullptr)
-            strip.partial = partial + (t - block) / kernels.tiles_per_strip * group_panels * partial_floats;
-          kernels.multiply(strip);
-        }
+    // What is read once is copied when it is: deep rows would take much more than the caches have.
+    copies_columns_ = call.left.copies_columns() && cut_.k_blocks > 1 && panels.count() <= cut_.set_panels;
+    left_stride_ = copies_columns_ ? call.left.column_stride(cut_.k_block) : call.left.stride();
+    if (call.left.copies()) copy_ = scratch.get(ThreadScratch::left, cut_.tiles * kernels.tile_rows * left_stride_);
+  }
+
+  void run() {
+    for (int64_t tile = tiles_.begin; tile < tiles_.end; tile += cut_.tiles) {
+      const RowRange block = {tile, std::min(tile + cut_.tiles, tiles_.end)};
+      if (copy_ != nullptr && !copies_columns_) {
+        for_rows(block, [&](int64_t row, int64_t index) { call_.left.copy_row(row, copy_ + index * left_stride_); });
+      }
+      for (int64_t set = panels_.begin; set < panels_.end; set += cut_.set_panels) {
+        multiply_set(block, {set, std::min(set + cut_.set_panels, panels_.end)});
       }
     }
   }
-}
+
+ private:
+  int64_t partial_floats() const { return 2 * call_.kernels.tile_rows * PackedMatrix::panel_columns; }  // per strip and panel
+  const RowTile& tile(int64_t index) const { return call_.plan.tiles[static_cast<size_t>(index)]; }
+
+  /// use(row, index within the block)
+  template <typename Use>
+  void for_rows(RowRange block, Use use) const {
+    const int64_t first = tile(block.begin).row, end = tile(block.end - 1).row + tile(block.end - 1).height;
+    for (int64_t row = first; row < end; ++row) use(row, row - first);
+  }
+
+  void multiply_set(RowRange block, RowRange set) {
+    const int64_t depth = call_.b.padded_k();
+    for (int64_t index = 0; index < cut_.k_blocks; ++index) {
+      const int64_t k = index * cut_.k_block, count = std::min(cut_.k_block, depth - k);
+      if (copies_columns_) {
+        for_rows(block, [&](int64_t row, int64_t at) { call_.left.copy_columns(row, k, count, copy_ + at * left_stride_); });
+      }
+      for (int64_t group = set.begin; group < set.end; group += cut_.panels) {
+        multiply_group(block, {group, std::min(group + cut_.panels, set.end)}, k, count, set.begin);
+      }
+    }
+  }
+
+  const char* panel(int64_t index, int64_t k) const { return static_cast<const char*>(call_.b.panel(index)) + k * call_.b.depth_bytes(); }
+
+  /// The panels, at the first k of their block, that are read after these; null: none.
+  const char* after(RowRange block, RowRange group, int64_t k, int64_t set) const {
+    const int64_t set_end = std::min(set + cut_.set_panels, panels_.end);
+    if (group.end < set_end) return panel(group.end, k);
+    if (k + cut_.k_block < call_.b.padded_k()) return panel(set, k + cut_.k_block);
+    if (set_end < panels_.end) return panel(set_end, 0);
+    return block.end < tiles_.end ? panel(panels_.begin, 0) : nullptr;
+  }
+
+  void multiply_group(RowRange block, RowRange group, int64_t k, int64_t count, int64_t set) {
+    const MatrixKernels& kernels = call_.kernels;
+    const int64_t y_element = y_bytes(kernels.dtype, call_.options), column_bytes = PackedMatrix::panel_columns * y_element;
+    Strip strip;
+    strip.a_stride = left_stride_;
+    strip.k = count;
+    strip.b = panel(group.begin, k);
+    strip.b_parts = call_.b.parts();
+    strip.panel_bytes = call_.b.panel_bytes();
+    strip.first_panel = group.begin;
+    strip.panel_count = group.count();
+    strip.columns = call_.b.n() - group.begin * PackedMatrix::panel_columns;
+    strip.first = k == 0;
+    strip.last = k + count >= call_.b.padded_k();
+    strip.y_stride = call_.y_stride;
+    strip.wide = call_.options.wide;
+    strip.residual_stride = call_.options.residual_stride * y_element;
+    if (call_.options.bias != nullptr) {
+      strip.bias = static_cast<const char*>(call_.options.bias) + group.begin * PackedMatrix::panel_columns * bytes_of(kernels.dtype);
+    }
+    const char* next = after(block, group, k, set);
+    const int64_t strips = (block.count() + kernels.tiles_per_strip - 1) / kernels.tiles_per_strip;
+    if (next != nullptr) strip.ahead_bytes = (count * call_.b.depth_bytes() + strips - 1) / strips;
+    const int64_t first_row = tile(block.begin).row;
+    for (int64_t s = 0; s < strips; ++s) {
+      const int64_t t = block.begin + s * kernels.tiles_per_strip;
+      strip.tile_count = static_cast<int>(std::min<int64_t>(kernels.tiles_per_strip, block.end - t));
+      strip.tiles[1] = {};
+      for (int side = 0; side < strip.tile_count; ++side) {
+        const RowTile& rows = tile(t + side);
+        Tile& target = strip.tiles[side];
+        target.a = copy_ != nullptr ? copy_ + (rows.row - first_row) * left_stride_ : call_.left.in_place(rows.row);
+        if (!copies_columns_) target.a += k * kernels.left_element_bytes;
+        target.y = call_.y + rows.row * call_.y_stride + group.begin * column_bytes;
+        target.residual = nullptr;
+        if (rows.residual) {
+          target.residual = static_cast<const char*>(call_.options.residual) + rows.row * strip.residual_stride + group.begin * column_bytes;
+        }
+        target.terms = call_.plan.terms.data() + rows.first_term;
+        target.term_count = static_cast<int>(rows.term_count);
+        target.height = rows.height;
+      }
+      if (partial_ != nullptr) strip.partial = partial_ + (s * partial_panels_ + group.begin - set) * partial_floats();
+      if (next != nullptr) strip.ahead = next + s * strip.ahead_bytes;
+      kernels.multiply(strip);
+    }
+  }
+
+  const Call& call_;
+  RowRange tiles_, panels_;
+  Blocking cut_;
+  int64_t partial_panels_ = 0;
+  float* partial_ = nullptr;
+  bool copies_columns_ = false;
+  int64_t left_stride_ = 0;  // bytes
+  char* copy_ = nullptr;
+};
 
 }  // namespace
 
@@ -296,7 +253,7 @@ void product(Isa isa, const void* x, int64_t x_stride, int64_t rows, const Packe
       const RowRange strip_share = share(strips, part / grid.column_parts, grid.row_parts);
       const RowRange tile_share = {strip_share.begin * kernels.tiles_per_strip,
                                    std::min(strip_share.end * kernels.tiles_per_strip, tiles)};
-      multiply_part(call, tile_share, share(b.panel_count(), part % grid.column_parts, grid.column_parts));
+      PartProduct(call, tile_share, share(b.panel_count(), part % grid.column_parts, grid.column_parts)).run();
     }
     kernels.end();
   }

@@ -142,6 +142,15 @@ TEST_P(Product, AgreesWhereDeepRowsAreCopiedBecauseTheirStrideIsOfCacheSets) {
   }
 }
 
+TEST_P(Product, AgreesWhereDeepRowsMeetManyPanelsForEveryBlockOfTheirDepth) {
+  const std::vector<TermCase> terms = {{{0, 19}, 16, 0, 1300}, {{19, 44}, 5, 1024, 64}};
+  for (const int64_t padding : {0, 3}) {  // rows that are copied, block by block or whole, and rows that are read in place
+    SCOPED_TRACE(padding);
+    const Case all(dtype(), 45, 4096, 1300, terms, {{3, 30}}, true, source, padding);
+    all.expect_true(all.run(isa()));
+  }
+}
+
 TEST_P(Product, AddsTermsOfManyJobsBiasAndResidual) {
   // Ranks that differ, jobs of one row, rows of no job, terms on some columns, two terms on the same rows,
   // odd borders.
