@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include "support/source_folder.h"
+
 namespace cotune {
 
 void print_row(const std::string& what, const std::string& paper, const std::string& goal, const std::string& here) {
@@ -35,7 +37,7 @@ LengthBuckets expected_of(const Counts& lengths_of_a_hundred_steps) {
 }
 
 std::string data_file(const std::string& name) {
-  return std::string(COTUNE_SOURCE_DIR) + "/bench/plan/data/" + name;
+  return (source_folder() / "bench/plan/data" / name).string();
 }
 
 }  // namespace cotune

@@ -15,6 +15,7 @@
 #include "formats/safetensors_bytes.h"
 #include "formats/temporary_folder.h"
 #include "support/adapter_bytes.h"
+#include "support/source_folder.h"
 #include "support/test_device.h"
 
 namespace cotune {
@@ -225,7 +226,7 @@ TEST(LoraFile, HasPeftsNamesShapesAndDtype) {
 }
 
 TEST(AdapterFormat, IsWhatItsPageSays) {
-  const std::string page = read_file(COTUNE_SOURCE_DIR "/docs/adapter-format.md");
+  const std::string page = read_file(source_folder() / "docs/adapter-format.md");
   for (const AdapterSpec& spec : {bottleneck_spec(), diff_spec()}) {
     const auto adapter = trained_adapter(spec);
     const Json config = Json::parse(adapter_config_bytes(*adapter, "base"));

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "data/example_builder.h"
 #include "data/example_encoder.h"
+#include "support/source_folder.h"
 
 namespace cotune {
 namespace {
@@ -15,7 +16,7 @@ using nlohmann::ordered_json;
 using testing::HasSubstr;
 
 std::string template_path(const std::string& name) {
-  return std::string(COTUNE_SOURCE_DIR) + "/tests/data/templates/" + name + ".jinja";
+  return (source_folder() / "tests/data/templates" / (name + ".jinja")).string();
 }
 
 ChatTemplate chat_template(const std::string& name) {
@@ -227,7 +228,7 @@ TEST(ChatTemplate, CutsAtTheBordersWhereTheTokenizerChangesTheText) {
 
 TEST(TokenizerEncoder, GivesTheTokensOfTheRenderedTextAndMarksTheAnswer) {
   const Tokenizer tokenizer =
-      Tokenizer::from_json_file(std::string(COTUNE_SOURCE_DIR) + "/tests/data/tokenizers/qwen2/tokenizer.json");
+      Tokenizer::from_json_file(source_folder() / "tests/data/tokenizers/qwen2/tokenizer.json");
   const TokenizerEncoder encoder(tokenizer, tokenizer.token_id("<|endoftext|>"));
   const ChatTemplate chatml = chat_template("chatml");
   const auto build = [&](const std::string& content) {
@@ -251,7 +252,7 @@ TEST(TokenizerEncoder, GivesTheTokensOfTheRenderedTextAndMarksTheAnswer) {
 
 // Llama 2's tokenizer writes spaces as characters of its own, and one before every stretch of text.
 TEST(TokenizerEncoder, ThatMarksSpacesGivesTheTokensOfTheWholeTextAndMarksTheAnswer) {
-  const Tokenizer tokenizer = Tokenizer::from_json_file(std::string(COTUNE_SOURCE_DIR) + "/tests/data/tokenizers/llama2/tokenizer.json");
+  const Tokenizer tokenizer = Tokenizer::from_json_file(source_folder() / "tests/data/tokenizers/llama2/tokenizer.json");
   const TokenizerEncoder encoder(tokenizer, tokenizer.token_id("</s>"));
   EXPECT_TRUE(encoder.marks_spaces());
   const ordered_json messages = chat(
@@ -268,7 +269,7 @@ TEST(TokenizerEncoder, ThatMarksSpacesGivesTheTokensOfTheWholeTextAndMarksTheAns
 }
 
 TEST(TokenizerEncoder, ThatMarksSpacesPutsNoneBetweenPromptAndCompletion) {
-  const Tokenizer tokenizer = Tokenizer::from_json_file(std::string(COTUNE_SOURCE_DIR) + "/tests/data/tokenizers/llama2/tokenizer.json");
+  const Tokenizer tokenizer = Tokenizer::from_json_file(source_folder() / "tests/data/tokenizers/llama2/tokenizer.json");
   const TokenizerEncoder encoder(tokenizer, tokenizer.token_id("</s>"));
   const Example example = ExampleBuilder(encoder, nullptr, false).build({{"prompt", "0+1="}, {"completion", "1"}}, DataFormat::completion);
   std::vector<int32_t> wanted = tokenizer.encode("0+1=1", true);

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "data/example_builder.h"
 #include "data/example_encoder.h"
+#include "support/source_folder.h"
 
 namespace cotune {
 namespace {
@@ -18,11 +19,11 @@ const std::vector<std::string> kTexts = {"yes", "no", "maybe", "\u540d", "yes it
 /// Llama 2's tokenizer, which writes spaces as characters of its own.
 class MarkedSpaces : public ::testing::Test {
  protected:
-  const Tokenizer tokenizer = Tokenizer::from_json_file(std::string(COTUNE_SOURCE_DIR) + "/tests/data/tokenizers/llama2/tokenizer.json");
+  const Tokenizer tokenizer = Tokenizer::from_json_file(source_folder() / "tests/data/tokenizers/llama2/tokenizer.json");
   const TokenizerEncoder encoder{tokenizer, tokenizer.token_id("</s>")};
 
   ChatTemplate chat_template(const std::string& name) const {
-    return ChatTemplate(read_file(std::string(COTUNE_SOURCE_DIR) + "/tests/data/templates/" + name + ".jinja"), name,
+    return ChatTemplate(read_file(source_folder() / "tests/data/templates" / (name + ".jinja")), name,
                         {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
   }
   static ordered_json question() { return ordered_json::array({{{"role", "user"}, {"content", "Is it so?"}}}); }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "support/source_folder.h"
 
 namespace cotune::jinja {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 using nlohmann::ordered_json;
 using testing::HasSubstr;
 
-std::string data_path(const std::string& name) { return std::string(COTUNE_SOURCE_DIR) + "/tests/data/" + name; }
+std::string data_path(const std::string& name) { return (source_folder() / "tests/data" / name).string(); }
 
 std::string render(const std::string& source, const Variables& variables = {}) {
   return Template(source, "t").render(variables).bytes();

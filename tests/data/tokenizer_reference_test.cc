@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "data/tokenizer/tokenizer.h"
+#include "support/source_folder.h"
 
 namespace cotune {
 namespace {
@@ -120,7 +121,7 @@ std::vector<fs::path> case_folders(const fs::path& parent) {
 }
 
 TEST(TokenizerReference, EqualsHuggingFaceOnCommittedCases) {
-  const auto folders = case_folders(fs::path(COTUNE_SOURCE_DIR) / "tests/data/tokenizers");
+  const auto folders = case_folders(source_folder() / "tests/data/tokenizers");
   EXPECT_GE(folders.size(), 5u);
   for (const fs::path& folder : folders) check_case(folder);
 }

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "data/tokenizer/pre_tokenizer.h"
+#include "support/source_folder.h"
 
 namespace cotune {
 namespace {
@@ -21,7 +22,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 std::filesystem::path committed(const std::string& kind) {
-  return std::filesystem::path(COTUNE_SOURCE_DIR) / "tests/data/tokenizers" / kind / "tokenizer.json";
+  return source_folder() / "tests/data/tokenizers" / kind / "tokenizer.json";
 }
 
 /// A vocabulary of the byte characters (ids 0 to 255) and nothing else.
@@ -162,7 +163,7 @@ TEST(Tokenizer, OneMegabyteOfOneCharacterIsFast) {
 
 TEST(Tokenizer, ManyThreadsGetTheSameIds) {
   const Tokenizer tokenizer = Tokenizer::from_json_file(committed("llama3"));
-  const std::string text = read_file(std::filesystem::path(COTUNE_SOURCE_DIR) / "tests/data/tokenizers/texts.bin");
+  const std::string text = read_file(source_folder() / "tests/data/tokenizers/texts.bin");
   const std::vector<int32_t> expected = Tokenizer::from_json_file(committed("llama3")).encode(text);
   std::vector<std::thread> threads;
   std::vector<std::vector<int32_t>> got(4);
@@ -235,7 +236,7 @@ TEST(TokenizerJson, RulesThatMakeTextExplodeGiveUpWithAUserError) {
 
 TEST(TokenizerJson, SeedsOfTheFuzzTargetAreAcceptedSoThatItReachesTheEncoder) {
   for (const char* name : {"byte_level.json", "sentencepiece.json"}) {
-    const auto path = std::filesystem::path(COTUNE_SOURCE_DIR) / "tests/data/tokenizers/fuzz_seeds" / name;
+    const auto path = source_folder() / "tests/data/tokenizers/fuzz_seeds" / name;
     EXPECT_FALSE(Tokenizer::from_json_file(path).encode("hello we aaaa", true).empty()) << name;
   }
 }

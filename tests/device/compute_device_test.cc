@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "support/source_folder.h"
 
 namespace cotune {
 namespace {
@@ -57,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"DriverWithoutHardware", {fake("fake_driver_without_hardware"), {}}, "finds no device"},
         Case{"NoPlugin", {fake("fake_driver"), "/nowhere/libcotune_cuda.so"},
              "no CUDA plugin (/nowhere/libcotune_cuda.so is missing): run scripts/install-dependencies --cuda", true},
-        Case{"PluginIsNoLibrary", {fake("fake_driver"), COTUNE_SOURCE_DIR "/README.md"}, "does not load (", true},
+        Case{"PluginIsNoLibrary", {fake("fake_driver"), source_folder() / "README.md"}, "does not load (", true},
         Case{"PluginWithoutFunctions", {fake("fake_driver"), fake("fake_driver")}, "no interface", true},
         Case{"PluginOfAnotherBuild", {fake("fake_driver"), fake("fake_plugin_of_another_build")},
              "built for another cotune (another interface", true},

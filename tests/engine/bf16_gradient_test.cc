@@ -13,6 +13,7 @@
 #include "engine/reference_job.h"
 #include "model_weights/smollm2_file.h"
 #include "ops/backend.h"
+#include "support/source_folder.h"
 
 namespace cotune::testing {
 namespace {
@@ -99,7 +100,7 @@ TEST(Bf16Gradients, OfTheFirstStepPointWhereThoseOfF32Do) {
 /// scripts/compare-references gradients.
 Batch some_text() {
   Batch batch;
-  for (const auto& row : nlohmann::json::parse(read_file(std::filesystem::path(COTUNE_SOURCE_DIR) / "tests/engine/data/gradient_rows.json"))) {
+  for (const auto& row : nlohmann::json::parse(read_file(source_folder() / "tests/engine/data/gradient_rows.json"))) {
     const auto tokens = row.get<std::vector<int32_t>>();
     batch.rows.push_back({tokens, std::vector<uint8_t>(tokens.size(), 1), batch.rows.size()});
   }

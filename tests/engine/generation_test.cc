@@ -15,6 +15,7 @@
 #include "engine/reference_job.h"
 #include "ops/call_counts.h"
 #include "ops/memory.h"
+#include "support/source_folder.h"
 
 namespace cotune::testing {
 namespace {
@@ -261,7 +262,7 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, GenerationIn, ::testing::Values(at::kDouble, at
 
 TEST(Generation, GreedyTokensEqualTransformersAndPeft) {
   const auto cases = nlohmann::json::parse(
-      read_file(std::filesystem::path(COTUNE_SOURCE_DIR) / "tests/engine/data/generation.json"));
+      read_file(source_folder() / "tests/engine/data/generation.json"));
   std::map<std::string, std::shared_ptr<const Backbone>> backbones;
   std::map<std::string, std::vector<GenerationRequest>> requests;
   std::map<std::string, std::vector<std::vector<int32_t>>> expected;
@@ -272,7 +273,7 @@ TEST(Generation, GreedyTokensEqualTransformersAndPeft) {
     if (backbone == nullptr) backbone = tiny_backbone(family, at::kDouble);
     Adapter* adapter = nullptr;
     if (!item.at("adapter").is_null()) {
-      const auto folder = std::filesystem::path(COTUNE_SOURCE_DIR) / "tests/engine/data/peft" / family /
+      const auto folder = source_folder() / "tests/engine/data/peft" / family /
                           item.at("adapter").get<std::string>();
       AdapterSetup setup = read_adapter_setup(folder, backbone->config());
       setup.compute = at::kDouble;

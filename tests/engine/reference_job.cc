@@ -12,6 +12,7 @@
 #include "model/weights/data_type_conversion.h"
 #include "model/weights/model_files.h"
 #include "schedule/step_plan.h"
+#include "support/source_folder.h"
 #include "support/test_device.h"
 
 namespace cotune::testing {
@@ -64,7 +65,7 @@ JobSpec spec_of(const nlohmann::json& json) {
 }  // namespace
 
 fs::path tiny_model_folder(const std::string& family) {
-  return fs::path(COTUNE_SOURCE_DIR) / "tests/model_weights/data" / family;
+  return source_folder() / "tests/model_weights/data" / family;
 }
 
 std::shared_ptr<const Backbone> tiny_backbone(const std::string& family, at::ScalarType compute, int64_t positions) {
@@ -75,7 +76,7 @@ std::shared_ptr<const Backbone> tiny_backbone(const std::string& family, at::Sca
 
 std::vector<ReferenceJob> reference_jobs(const std::string& family) {
   std::vector<ReferenceJob> jobs;
-  for (const auto& entry : fs::directory_iterator(fs::path(COTUNE_SOURCE_DIR) / "tests/engine/data/peft" / family)) {
+  for (const auto& entry : fs::directory_iterator(source_folder() / "tests/engine/data/peft" / family)) {
     ReferenceJob job;
     job.folder = entry.path();
     job.name = entry.path().filename();

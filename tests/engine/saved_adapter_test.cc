@@ -12,6 +12,7 @@
 #include "engine/random_job.h"
 #include "engine/reference_job.h"
 #include "support/adapter_bytes.h"
+#include "support/source_folder.h"
 
 namespace cotune::testing {
 namespace {
@@ -41,7 +42,7 @@ std::vector<Case> cases() {
 
 class SavedAdapter : public ::testing::TestWithParam<Case> {
  protected:
-  static fs::path folder() { return fs::path(COTUNE_SOURCE_DIR) / "tests/engine/data/adapter" / GetParam().name; }
+  static fs::path folder() { return source_folder() / "tests/engine/data/adapter" / GetParam().name; }
 };
 
 TEST_P(SavedAdapter, HasTheBytesThatPeftWasGiven) {

@@ -7,13 +7,14 @@
 #include "evaluate/random_tokens.h"
 #include "model/weights/model_files.h"
 #include "ops/memory.h"
+#include "support/source_folder.h"
 #include "support/test_device.h"
 
 namespace cotune::testing {
 namespace {
 
 std::shared_ptr<const Backbone> tiny_model() {
-  return Backbone::load(open_model(std::filesystem::path(COTUNE_SOURCE_DIR) / "tests/model_weights/data/smollm2"), at::kDouble,
+  return Backbone::load(open_model(source_folder() / "tests/model_weights/data/smollm2"), at::kDouble,
                         test_device(), {.training = false});
 }
 

@@ -8,6 +8,7 @@
 #include "jobs/target_modules.h"
 #include "model/weights/model_files.h"
 #include "ops/call_counts.h"
+#include "support/source_folder.h"
 #include "support/test_device.h"
 
 namespace cotune::testing {
@@ -64,7 +65,7 @@ class SharedPasses : public ::testing::TestWithParam<at::ScalarType> {
   int64_t products_of_a_microbatch() const { return 4 * model_->config().layer_count + 1; }
 
   std::shared_ptr<const Backbone> model_ = Backbone::load(
-      open_model(std::filesystem::path(COTUNE_SOURCE_DIR) / "tests/model_weights/data/smollm2"), GetParam(), test_device(), {.training = false});
+      open_model(source_folder() / "tests/model_weights/data/smollm2"), GetParam(), test_device(), {.training = false});
   std::vector<std::unique_ptr<Adapter>> adapters_;
   std::vector<Adapter*> all_ = {nullptr};
 };

@@ -8,6 +8,7 @@
 
 #include "formats/error_message.h"
 #include "formats/safetensors.h"
+#include "support/source_folder.h"
 
 namespace cotune {
 namespace {
@@ -23,7 +24,7 @@ struct Case {
 class DequantizeType : public ::testing::TestWithParam<Case> {};
 
 TEST_P(DequantizeType, EqualsThePythonPackageToTheBit) {
-  const SafetensorsFile reference(COTUNE_SOURCE_DIR "/tests/formats/data/gguf_blocks.safetensors");
+  const SafetensorsFile reference(source_folder() / "tests/formats/data/gguf_blocks.safetensors");
   const std::string name = GetParam().name;
   const TensorView& blocks = reference.at(name + ".blocks");
   const TensorView& expected = reference.at(name + ".values");

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "support/source_folder.h"
 
 namespace cotune {
 namespace {
@@ -27,7 +28,7 @@ std::string file_of(const std::vector<TensorBoardEvent>& events) {
 }
 
 TEST(TensorBoardEvents, HaveTheBytesThatTensorBoardItselfWrites) {
-  const std::string reference = read_file(COTUNE_SOURCE_DIR "/tests/formats/data/tensorboard.events");
+  const std::string reference = read_file(source_folder() / "tests/formats/data/tensorboard.events");
   EXPECT_EQ(file_of(reference_events()), reference);
   std::vector<TensorBoardEvent> read;
   for (const std::string_view record : whole_records(reference)) read.push_back(parse_record(record));

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "jobs/jobs_file.h"
+#include "support/source_folder.h"
 
 namespace cotune {
 namespace {
@@ -75,7 +76,7 @@ TEST(HostileJobsFile, OfEveryKindOfRepetitionEndsSoon) {
 }
 
 TEST(HostileJobsFile, OfChangedExamplesEndsWithAMistakeOrAConfiguration) {
-  std::ifstream stream(COTUNE_SOURCE_DIR "/examples/four-methods.yaml");
+  std::ifstream stream(source_folder() / "examples/four-methods.yaml");
   const std::string example{std::istreambuf_iterator<char>(stream), {}};
   const std::string bytes = std::string("\0\n\t :-#[]{}'\"&*!|>%@,?\xff\xc3\x80", 26) + "0aA9.";
   for (uint64_t seed = 0; seed < 500; ++seed) {

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "jobs/jobs_file.h"
+#include "support/source_folder.h"
 
 namespace cotune {
 namespace {
@@ -320,7 +321,7 @@ TEST(JobsFileMistakes, LeaveTheOtherSectionsSound) {
     for (const auto& job : reading.jobs) sound += std::string(job.data ? "d" : job.records ? "r" : "-") + (job.adapter ? "a" : "-");
     return std::to_string(mistakes.size()) + sound;
   };
-  const std::string here = std::string(COTUNE_SOURCE_DIR) + "/README.md", data = "data: {train: " + here + "}";
+  const std::string here = (source_folder() / "README.md").string(), data = "data: {train: " + here + "}";
   EXPECT_EQ(read("{name: a, " + data + "}"), "0mda");
   EXPECT_EQ(read("{name: a, " + data + ", train: {lr: x}}"), "1mda");
   EXPECT_EQ(read("{name: a, " + data + ", adapter: {r: 0}}, {name: b, " + data + "}"), "1md-da");

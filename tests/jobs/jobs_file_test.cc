@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "jobs/emulated_file.h"
+#include "support/source_folder.h"
 
 namespace cotune {
 namespace {
@@ -284,7 +285,7 @@ TEST(JobsFile, ThatJoinsARunMayLeaveTheModelOutAndComesAsText) {
 
 TEST(ExampleJobsFiles, AreValid) {
   for (const char* name : {"minimal.yaml", "four-methods.yaml", "demo.yaml"}) {
-    const std::filesystem::path path = std::filesystem::path(COTUNE_SOURCE_DIR) / "examples" / name;
+    const std::filesystem::path path = source_folder() / "examples" / name;
     std::ifstream stream(path);
     const std::string text{std::istreambuf_iterator<char>(stream), {}};
     EXPECT_NO_THROW(parse(text)) << name;

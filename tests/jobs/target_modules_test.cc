@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "jobs/module_pattern.h"
+#include "support/source_folder.h"
 
 namespace cotune {
 namespace {
@@ -48,7 +49,7 @@ std::vector<std::string> texts(const nlohmann::json& value) {
 
 TEST(TargetModules, RanksAndAlphasAreThoseOfPeft) {
   const auto reference =
-      nlohmann::ordered_json::parse(read_file(COTUNE_SOURCE_DIR "/tests/jobs/data/target_modules.json"));
+      nlohmann::ordered_json::parse(read_file(source_folder() / "tests/jobs/data/target_modules.json"));
   for (const auto& reference_case : reference["cases"]) {
     const auto& config = reference_case["config"];
     AdapterSpec adapter{.r = reference["r"], .alpha = reference["alpha"]};

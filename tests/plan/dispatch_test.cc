@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "plan/random_deployment.h"
+#include "support/source_folder.h"
 
 namespace cotune {
 namespace {
@@ -91,7 +92,7 @@ TEST(Dispatch, BoundsAndMakespansHoldOnRandomCases) {
 }
 
 TEST(Dispatch, IsWithinOnePercentOfTheOptimumOnPublishedLengths) {
-  const auto document = nlohmann::json::parse(read_file(COTUNE_SOURCE_DIR "/tests/plan/data/dispatch_optima.json"));
+  const auto document = nlohmann::json::parse(read_file(source_folder() / "tests/plan/data/dispatch_optima.json"));
   for (const auto& problem : document.at("problems")) {
     std::vector<BucketCosts> costs;
     for (const auto& seconds : problem.at("seconds")) costs.push_back({.seconds = seconds});

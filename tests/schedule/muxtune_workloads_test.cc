@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "schedule/random_batches.h"
 #include "schedule/step_plan.h"
+#include "support/source_folder.h"
 
 namespace cotune {
 namespace {
@@ -104,7 +105,7 @@ TEST(MuxTuneWorkloads, StandInTheDocsAsCounted) {
     add(name, "hybrid, chunks of 64 (MuxTune)", tokens(batches, Sharing::hybrid, Layout::chunked));
     add(name, "hybrid, ragged", tokens(batches, Sharing::hybrid, Layout::ragged));
   }
-  const std::filesystem::path path = std::filesystem::path(COTUNE_SOURCE_DIR) / "docs/schedules.md";
+  const std::filesystem::path path = source_folder() / "docs/schedules.md";
   const std::string begin = "<!-- layouts:begin -->\n", end = "<!-- layouts:end -->";
   std::string page = read_file(path);
   const size_t from = page.find(begin) + begin.size();

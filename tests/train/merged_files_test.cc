@@ -5,6 +5,7 @@
 #include "jobs/target_modules.h"
 #include "model/config/families.h"
 #include "model/config/rope.h"
+#include "support/source_folder.h"
 #include "train/merged_gguf.h"
 #include "train/merged_model.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path models = fs::path(COTUNE_SOURCE_DIR) / "tests/model_weights/data";
+const fs::path models = source_folder() / "tests/model_weights/data";
 
 struct Stopped {};
 

@@ -11,11 +11,12 @@
 #include "schedule/pipeline/random_work.h"
 #include "schedule/pipeline/render.h"
 #include "schedule/pipeline/verify_pipeline.h"
+#include "support/source_folder.h"
 
 namespace cotune {
 namespace {
 
-const std::filesystem::path root = COTUNE_SOURCE_DIR;
+const std::filesystem::path root = source_folder();
 
 bool is_update() {
   return std::getenv("COTUNE_UPDATE") != nullptr;
