@@ -65,15 +65,16 @@ template <int height>
 __attribute__((noinline)) void add_products(uint16_t, Sums<height>& kept, const char* a, int64_t stride, const char* b, int64_t k, Ahead ahead) {
   Sums<height> sums = kept;
   const auto* of_lanes = reinterpret_cast<const __m256i*>(upper_halves);
-  for (int64_t i = 0; i < k; i += 2, a += 8, b += lane_row_bytes) {
+  for (; k > 0; k -= 2, a += 4, b += lane_row_bytes) {
     ahead.bring();
     const auto* pairs = reinterpret_cast<const __m256i*>(b);
     add_one<height>(sums, a, stride, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(pairs), 16)),
                     _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(pairs + 1), 16)));
-    // What sixteen registers do not hold beside the sums is loaded again: the compiler must not know it.
-    __asm__("" : "+r"(pairs), "+r"(of_lanes));
+    a += 4;
+    // What sixteen registers do not hold beside the sums is loaded again, and rows are found from one address: the compiler must not know it.
+    __asm__("" : "+r"(pairs), "+r"(of_lanes), "+r"(a));
     const __m256i upper = _mm256_load_si256(of_lanes);
-    add_one<height>(sums, a + 4, stride, _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(pairs), upper)),
+    add_one<height>(sums, a, stride, _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(pairs), upper)),
                     _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(pairs + 1), upper)));
   }
   kept = sums;
