@@ -30,6 +30,17 @@ struct Tile {
   int height = 0;
 };
 
+/// Memory that is read later on, brought into the second-level cache little by little.
+struct Ahead {
+  const char* at = nullptr;
+  int64_t step = 0;  ///< bytes at a time; of more than a line the first is brought, and the processor finds the others
+
+  void bring() {
+    __builtin_prefetch(at, 0, 2);
+    at += step;
+  }
+};
+
 /// One or two tiles of rows times a run of panels, over one block of k.
 struct Strip {
   Tile tiles[2];
@@ -43,10 +54,16 @@ struct Strip {
   int64_t panel_count = 0;
   int64_t columns = 0;  ///< columns of y from the first panel on; beyond them nothing, or zero, is written
 
-  /// What is read after this strip, of every panel from `ahead` + its index here · panel_bytes on: kernels that gain by it bring it near
-  /// while they compute. Null: nothing.
+  /// What is read after this strip, of every panel from `ahead` + its index here · panel_bytes on: kernels bring it near while they compute.
+  /// Null: nothing.
   const char* ahead = nullptr;
   int64_t ahead_bytes = 0;
+  /// Part `index` of `parts` of it, of one panel, in `steps` calls of bring().
+  Ahead ahead_of(int64_t panel, int64_t steps, int64_t index = 0, int64_t parts = 1) const {
+    if (ahead == nullptr || steps == 0) return {b + panel * panel_bytes, 0};
+    const int64_t bytes = ahead_bytes / parts;
+    return {ahead + panel * panel_bytes + index * bytes, (bytes + steps - 1) / steps};
+  }
 
   /// Blocks of k before the last leave their sums here: [panel_count][2][tile_rows][32] f32, 64-byte aligned.
   float* partial = nullptr;

@@ -34,17 +34,6 @@ inline __attribute__((always_inline)) void add_one(Sums<height>& sums, const cha
   }
 }
 
-/// Memory that is read later on, brought into the second-level cache little by little: `step` bytes for each two of k.
-struct Ahead {
-  const char* at;
-  int64_t step;
-
-  void bring() {
-    _mm_prefetch(at, _MM_HINT_T1);
-    at += step;
-  }
-};
-
 /// sums[row] += a[row, 0..k) · b; a by rows of `stride` bytes, in f32; b half a panel. Not inlined, for there the sums are in registers.
 template <int height>
 __attribute__((noinline)) void add_products(float, Sums<height>& kept, const char* a, int64_t stride, const char* b, int64_t k, Ahead ahead) {
@@ -121,7 +110,6 @@ inline void write_half_row(const Strip& strip, const Tile& tile, int64_t column,
 template <typename T, int height>
 void multiply_rows(const Strip& strip) {
   const Tile& tile = strip.tiles[0];
-  const int64_t ahead_step = (strip.ahead_bytes + strip.k - 1) / std::max<int64_t>(strip.k, 1);  // half of it for each half of a panel
   for (int64_t p = 0; p < strip.panel_count; ++p) {
     for (int64_t half = 0; half < 2; ++half) {
       if (strip.columns <= p * 32 + half * half_columns) {  // of adapters of rank 16
@@ -136,9 +124,7 @@ void multiply_rows(const Strip& strip) {
         sums.high[row] = strip.first ? _mm256_setzero_ps() : _mm256_loadu_ps(partial + row * 32 + 8);
       }
       const char* b = strip.b + p * strip.panel_bytes + half * half_bytes;
-      Ahead ahead = {b, 0};
-      if (strip.ahead != nullptr) ahead = {strip.ahead + p * strip.panel_bytes + half * strip.ahead_bytes / 2, ahead_step};
-      add_products<height>(T{}, sums, tile.a, strip.a_stride, b, strip.k, ahead);
+      add_products<height>(T{}, sums, tile.a, strip.a_stride, b, strip.k, strip.ahead_of(p, strip.k / 2, half, 2));
       if (!strip.last) {
 #pragma GCC unroll 6
         for (int row = 0; row < height; ++row) store(partial + row * 32, {sums.low[row], sums.high[row]});

@@ -34,9 +34,10 @@ inline __attribute__((always_inline)) void add_one(__m512 (&low)[height], __m512
 template <int height>
 inline __attribute__((always_inline)) void add_products(__m512 (&low)[height], __m512 (&high)[height],
                                                         const char* a, int64_t stride, const char* b,
-                                                        int64_t k) {
+                                                        int64_t k, Ahead ahead) {
   int64_t i = 0;
   for (; i + 4 <= k; i += 4, a += 16, b += 512) {
+    ahead.bring();
     add_one<height>(low, high, a, stride, b);
     add_one<height>(low, high, a + 4, stride, b + 128);
     add_one<height>(low, high, a + 8, stride, b + 256);
@@ -56,7 +57,7 @@ void multiply_rows(const Strip& strip) {
       low[row] = strip.first ? _mm512_setzero_ps() : _mm512_load_ps(partial + row * 32);
       high[row] = strip.first ? _mm512_setzero_ps() : _mm512_load_ps(partial + row * 32 + 16);
     }
-    add_products<height>(low, high, tile.a, strip.a_stride, strip.b + p * strip.panel_bytes, strip.k);
+    add_products<height>(low, high, tile.a, strip.a_stride, strip.b + p * strip.panel_bytes, strip.k, strip.ahead_of(p, strip.k / 4));
     if (!strip.last) {
 #pragma GCC unroll 12
       for (int row = 0; row < height; ++row) {
@@ -69,7 +70,8 @@ void multiply_rows(const Strip& strip) {
       const TileTerm& term = tile.terms[i];
       const int64_t panel = strip.first_panel + p - term.panel_begin;
       if (panel < 0 || panel >= term.panel_end - term.panel_begin) continue;
-      add_products<height>(low, high, term.s, term.s_stride, term.panels + panel * term.panel_bytes, term.k);
+      const char* factor = term.panels + panel * term.panel_bytes;
+      add_products<height>(low, high, term.s, term.s_stride, factor, term.k, {factor, 0});
     }
 #pragma GCC unroll 12
     for (int row = 0; row < height; ++row) {

@@ -21,8 +21,9 @@ constexpr int tile_rows = 12;
 template <int height>
 inline __attribute__((always_inline)) void add_products(__m512 (&low)[height], __m512 (&high)[height],
                                                         const char* a, int64_t stride, const char* b,
-                                                        int64_t k) {
+                                                        int64_t k, Ahead ahead) {
   for (int64_t end = k * 2, at = 0; at < end; at += 16) {
+    ahead.bring();
     const char* rows = a + at;
 #pragma GCC unroll 4
     for (int pair = 0; pair < 4; ++pair) {
@@ -53,7 +54,7 @@ void multiply_rows(const Strip& strip) {
       low[row] = strip.first ? _mm512_setzero_ps() : _mm512_load_ps(partial + row * 32);
       high[row] = strip.first ? _mm512_setzero_ps() : _mm512_load_ps(partial + row * 32 + 16);
     }
-    add_products<height>(low, high, tile.a, strip.a_stride, strip.b + p * strip.panel_bytes, strip.k);
+    add_products<height>(low, high, tile.a, strip.a_stride, strip.b + p * strip.panel_bytes, strip.k, strip.ahead_of(p, strip.k / 8));
     if (!strip.last) {
 #pragma GCC unroll 12
       for (int row = 0; row < height; ++row) {
@@ -66,7 +67,8 @@ void multiply_rows(const Strip& strip) {
       const TileTerm& term = tile.terms[i];
       const int64_t panel = strip.first_panel + p - term.panel_begin;
       if (panel < 0 || panel >= term.panel_end - term.panel_begin) continue;
-      add_products<height>(low, high, term.s, term.s_stride, term.panels + panel * term.panel_bytes, term.k);
+      const char* factor = term.panels + panel * term.panel_bytes;
+      add_products<height>(low, high, term.s, term.s_stride, factor, term.k, {factor, 0});
     }
 #pragma GCC unroll 12
     for (int row = 0; row < height; ++row) write_row_bf16(strip, plain, tile, p, row, low[row], high[row]);
