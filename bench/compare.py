@@ -9,9 +9,10 @@ Needs `scripts/install-dependencies --comparisons`, a built build/cotune and the
 else is made under build/bench (--work): the Hugging Face folder, the workloads (bench/workloads.py), the initial adapters both
 programs start from. Per repetition and row of the table it runs cotune, PEFT as shipped and PEFT tuned (each of its ways to
 batch, the best counts) right after each other, one program at a time, so that the machine's drift falls on all alike.
-Every run is a line of build/bench/results.jsonl, which starts empty unless --append is given (further runs beside those
-that are there) or --replace (the rows that are measured lose their earlier runs, all others stay); --table-only writes
-the table from that file again.
+The page has a part for processors with AVX-512 BF16, with AMX, and with neither. Every run is a line of
+build/bench/results.jsonl, which starts empty unless --append is given (further runs beside those that are there) or
+--replace (the rows that are measured lose their earlier runs, all others stay); --table-only writes the table from that
+file again.
 
 A row's figures are medians over its runs. A ratio is the median of the ratios of runs made right after each other, so that
 a machine whose speed drifts from run to run does not decide it. A goal that is missed is marked so,
@@ -182,6 +183,11 @@ GROUPS = {  # of the operators in a summary's operator_seconds
 }
 
 
+def title_among(row, by_row):
+    """A row that is `the same` as the first one, where that was not measured."""
+    return row.title if "four-jobs" in by_row else row.title.replace("the same", ROWS[0].title)
+
+
 def where_time_goes(by_row, device):
     """A Markdown table: share of the operators' time by group, and the rate of the large products, per row. All rounds
     count, the first too."""
@@ -198,18 +204,28 @@ def where_time_goes(by_row, device):
         head = 4 * SMOLLM2["hidden"] * SMOLLM2["vocabulary"] * sum(job["labelled_tokens"] for job in jobs)
         total = sum(seconds.values())
         shares = [f"{value / total:.0%}" for value in [*groups.values(), total - sum(groups.values())]]
-        lines.append(f"| {row.title} | " + " | ".join(shares) +
+        lines.append(f"| {title_among(row, by_row)} | " + " | ".join(shares) +
                      f" | {arithmetic(all_tokens, 0) / groups['frozen products'] / 1e9:.0f}"
                      f" | {head / groups['head and loss'] / 1e9:.0f} |")
     return lines
 
 
+def processor_flags():
+    return set(re.search(r"flags\s*:\s*(.*)", pathlib.Path("/proc/cpuinfo").read_text()).group(1).split())
+
+
+def part_of_page():
+    """The page has a part for each kind of processor, so that figures of one do not take the place of another's."""
+    flags = processor_flags()
+    if "amx_bf16" in flags:
+        return "benchmarks amx"
+    return "benchmarks" if "avx512_bf16" in flags else "benchmarks avx2"
+
+
 def machine(device):
     """What a reader needs to place the figures, in one line."""
-    text = pathlib.Path("/proc/cpuinfo").read_text()
-    name = re.search(r"model name\s*:\s*(.*)", text)
-    flags = set(re.search(r"flags\s*:\s*(.*)", text).group(1).split())
-    features = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
+    name = re.search(r"model name\s*:\s*(.*)", pathlib.Path("/proc/cpuinfo").read_text())
+    features = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in processor_flags()]
     memory = int(re.search(r"MemTotal:\s*(\d+)", pathlib.Path("/proc/meminfo").read_text()).group(1)) / 2**20
     host = f"{name.group(1) if name else platform.machine()}, {os.cpu_count()} cores ({', '.join(features)}), {memory:.0f} GiB"
     if device == "cpu":
@@ -407,6 +423,7 @@ def table(results, device):
         by_row[record["row"]][record["program"]].append(record)
     median_rate = lambda records: statistics.median(map(rate, records))
     median_memory = lambda records: statistics.median(r["peak_rss_bytes"] for r in records) / 2**30
+    missing = []
     lines = ["| SmolLM2-135M, LoRA rank 16 on all seven projections, AdamW | dtype | cotune, tokens/s | PEFT shipped | PEFT tuned | "
              "over shipped | over tuned | memory cotune / PEFT, GiB | losses off those of f32, cotune / PEFT | runs |",
              "|---|---|---|---|---|---|---|---|---|---|"]
@@ -414,18 +431,20 @@ def table(results, device):
         records = by_row.get(row.name)
         tuned = {name: runs for name, runs in (records or {}).items() if name in ("peft by-length", "peft flattened")}
         if not records or not records["cotune"] or not records["peft shipped"] or not tuned:
-            lines.append(f"| {row.title} | {row.dtype} | not measured | | | | | | | |")
+            missing.append(row.name)
             continue
         cotune, shipped = records["cotune"], records["peft shipped"]
         best = max(tuned, key=lambda name: median_rate(tuned[name]))
         over_shipped, over_tuned = (ratios(results, row.name, program) for program in ("peft shipped", best))
         rates = sorted(map(rate, cotune))
         lines.append(
-            f"| {row.title} | {row.dtype} | {median_rate(cotune):.0f} ({rates[0]:.0f}–{rates[-1]:.0f}) | {median_rate(shipped):.0f} | "
+            f"| {title_among(row, by_row)} | {row.dtype} | {median_rate(cotune):.0f} ({rates[0]:.0f}–{rates[-1]:.0f}) | {median_rate(shipped):.0f} | "
             f"{median_rate(tuned[best]):.0f} ({best.removeprefix('peft ')}) | "
             f"{verdict(statistics.median(over_shipped), row.goal_shipped)}{spread(over_shipped)} | "
             f"{verdict(statistics.median(over_tuned), row.goal_tuned)}{spread(over_tuned)} | "
             f"{median_memory(cotune):.2f} / {median_memory(shipped):.2f} | {loss_text(records, row.dtype)} | {len(cotune)} |")
+    if missing:
+        lines += ["", f"Not measured: {', '.join(missing)} (names of `--only`)."]
     lines += ["", "| | reached |", "|---|---|"]
     lines += [f"| {title} | {value} |" for title, value in single_figures(by_row, median_rate, median_memory, matrix_shares(results), device)]
     lines += ["", *where_time_goes(by_row, device)]
@@ -487,6 +506,8 @@ def main():
     parser.add_argument("--cotune-command", default="{program} train {jobs} --json --output-dir {output}")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     page_part.add_options(parser, "docs/benchmarks.md")
+    parser.add_argument("--part", choices=["benchmarks", "benchmarks amx", "benchmarks avx2"], default=part_of_page(),
+                        help="which part of the page; default: that of processors like this one")
     kept = parser.add_mutually_exclusive_group()
     kept.add_argument("--append", action="store_true", help="keep all earlier results: rows get further runs")
     kept.add_argument("--replace", action="store_true", help="keep the results of the rows that --only does not name")
@@ -508,7 +529,7 @@ def main():
     if options.device != "cpu":
         (options.work / f"benchmarks-{options.device}.md").write_text(f"# Benchmarks\n\n{text}\n")
     elif not options.no_docs:
-        page_part.change(options.docs, "benchmarks", lambda _: text + "\n")
+        page_part.change(options.docs, options.part, lambda _: text + "\n")
 
 
 if __name__ == "__main__":
