@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "plan/cost/operator_seconds.h"
-#include "schedule/memory.h"
+#include "schedule/resident_memory.h"
 
 namespace cotune {
 namespace {

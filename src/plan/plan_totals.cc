@@ -4,7 +4,7 @@
 
 #include "plan/cost/operator_seconds.h"
 #include "plan/deployment/placement.h"
-#include "schedule/memory.h"
+#include "schedule/resident_memory.h"
 
 namespace cotune {
 

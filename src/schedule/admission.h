@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "schedule/memory.h"
+#include "schedule/memory_facts.h"
 
 namespace cotune {
 

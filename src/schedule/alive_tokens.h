@@ -1,10 +1,10 @@
-/// What plans have alive at their worst moments, counted from their actions, in the unit of worst_case_on_ranks.h.
+/// What plans have alive at their worst moments, counted from their actions, in the unit of worst_case.h.
 #pragma once
 
 #include <span>
 
-#include "schedule/memory.h"
 #include "schedule/pipeline/rank_plan.h"
+#include "schedule/worst_case.h"
 
 namespace cotune {
 

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <utility>
 
-#include "schedule/worst_case_on_ranks.h"
+#include "schedule/memory.h"
+#include "schedule/resident_memory.h"
+#include "schedule/worst_case.h"
 
 namespace cotune {
 namespace {

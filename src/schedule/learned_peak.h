@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "schedule/memory.h"
 #include "schedule/memory_fit.h"
+#include "schedule/worst_case.h"
 
 namespace cotune {
 
@@ -31,7 +31,7 @@ struct RoundPeak {
 /// added to the activations (what does not fit there is taken from workspace, chain_kv and logits in turn; none goes below
 /// zero). Mostly negative: the bound adds up worst moments that do not coincide. It is 0 unless every running job has
 /// min_samples, among them one with at least half of the tokens alive, and of the chain's, that its worst case has: the
-/// fit is not trusted far from its samples. On ranks the worst case (worst_case_on_ranks.h) has each at its own worst moment, and counts as at
+/// fit is not trusted far from its samples. On ranks the worst case (worst_case.h) has each at its own worst moment, and counts as at
 /// least what has been seen.
 class LearnedPeak {
  public:

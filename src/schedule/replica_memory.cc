@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
-#include "schedule/worst_case_on_ranks.h"
+#include "schedule/memory.h"
+#include "schedule/resident_memory.h"
+#include "schedule/weight_memory.h"
+#include "schedule/worst_case.h"
 
 namespace cotune {
 namespace {

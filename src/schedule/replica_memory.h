@@ -4,6 +4,7 @@
 #include <span>
 
 #include "schedule/memory.h"
+#include "schedule/worst_case.h"
 
 namespace cotune {
 

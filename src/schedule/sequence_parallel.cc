@@ -4,7 +4,7 @@
 #include <map>
 
 #include "model/config/tensor_shard.h"
-#include "schedule/memory.h"
+#include "schedule/resident_memory.h"
 
 namespace cotune {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "schedule/memory.h"
+#include "schedule/memory_facts.h"
 #include "schedule/step_operators.h"
 
 namespace cotune {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "schedule/resident_memory.h"
 #include "schedule/step_memory_simulation.h"
 
 namespace cotune {

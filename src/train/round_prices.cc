@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "schedule/memory.h"
+#include "schedule/resident_memory.h"
 #include "train/microbatch_shape.h"
 #include "train/training_job.h"
 

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "plan/deployment/replan.h"
-#include "schedule/memory.h"
+#include "schedule/resident_memory.h"
 #include "train/divided_memory.h"
 #include "train/job_change_texts.h"
 #include "train/trainer.h"

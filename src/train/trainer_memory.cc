@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/quantity_text.h"
 #include "schedule/pipeline/rank_place.h"
+#include "schedule/resident_memory.h"
 #include "schedule/smaller_rounds.h"
 #include "train/trainer.h"
 

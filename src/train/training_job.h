@@ -16,7 +16,7 @@
 #include "engine/job_round.h"
 #include "jobs/deadline.h"
 #include "plan/shapes/job_shape.h"
-#include "schedule/memory.h"
+#include "schedule/memory_facts.h"
 #include "train/held_out_blocks.h"
 #include "train/job_state.h"
 

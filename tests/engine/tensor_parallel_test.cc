@@ -5,13 +5,13 @@
 #include <exception>
 #include <numeric>
 
-#include "engine/random_job.h"
 #include "engine/memory_facts.h"
+#include "engine/random_job.h"
 #include "engine/rank_rounds.h"
 #include "engine/rank_threads.h"
 #include "ops/memory.h"
 #include "schedule/adapter_shape.h"
-#include "schedule/memory.h"
+#include "schedule/resident_memory.h"
 
 namespace cotune {
 namespace {

@@ -13,6 +13,7 @@
 #include "plan/cost/replica_costs.h"
 #include "plan/cost/stage_memory.h"
 #include "schedule/pipeline/pipeline_cluster.h"
+#include "schedule/resident_memory.h"
 
 namespace cotune {
 namespace {

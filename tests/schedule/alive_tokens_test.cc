@@ -5,7 +5,7 @@
 #include "schedule/pipeline/divided_rounds.h"
 #include "schedule/random_batches.h"
 #include "schedule/small_model.h"
-#include "schedule/worst_case_on_ranks.h"
+#include "schedule/worst_case.h"
 
 namespace cotune {
 namespace {

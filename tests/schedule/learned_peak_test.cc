@@ -3,8 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "schedule/admission.h"
+#include "schedule/memory.h"
 #include "schedule/small_model.h"
-#include "schedule/worst_case_on_ranks.h"
+#include "schedule/worst_case.h"
 
 namespace cotune {
 namespace {

@@ -7,7 +7,10 @@
 
 #include "schedule/evaluation_policy.h"
 #include "schedule/random_batches.h"
+#include "schedule/resident_memory.h"
 #include "schedule/small_model.h"
+#include "schedule/weight_memory.h"
+#include "schedule/worst_case.h"
 
 namespace cotune {
 namespace {

@@ -11,9 +11,12 @@
 #include "jobs/memory_size.h"
 #include "jobs/parallel.h"
 #include "ops/memory.h"
+#include "schedule/memory.h"
 #include "schedule/pipeline/rank_place.h"
 #include "schedule/pipeline/weight_copies.h"
+#include "schedule/resident_memory.h"
 #include "schedule/smaller_rounds.h"
+#include "schedule/weight_memory.h"
 #include "train/divided_memory.h"
 #include "train/process_memory.h"
 

@@ -1,8 +1,8 @@
 #include "plan/cost/roofline_profile.h"
 
 #include "plan/cost/stage_cost.h"
-#include "schedule/memory.h"
 #include "schedule/profile_grid.h"
+#include "schedule/resident_memory.h"
 #include "schedule/step_operators.h"
 
 namespace cotune {
