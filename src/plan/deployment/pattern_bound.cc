@@ -46,23 +46,23 @@ double PatternBound::best_pattern(size_t configuration, double seconds, std::spa
       left -= count;
     }
   }
-  // table[t]: most value in t cells. The filler stands in it from the start.
+  // Row k of the table: the most value of the first k items in t cells. The filler stands in all from the start. All rows are kept, so that
+  // what was taken need not be written down, cell by cell, on a branch that nothing foretells.
   const auto width = static_cast<size_t>(capacity) + 1;
-  table_.resize(width);
+  table_.resize((items.size() + 1) * width);
   for (size_t t = 0; t < width; ++t) table_[t] = static_cast<double>(t) * cell * rate;
-  taken_.assign(items.size() * width, 0);
   for (size_t k = 0; k < items.size(); ++k) {
-    const auto size = static_cast<size_t>(items[k].size);
+    const size_t size = std::min(static_cast<size_t>(items[k].size), width);
     const double value = static_cast<double>(items[k].count) * prices[items[k].bucket];
-    uint8_t* taken = taken_.data() + k * width;
-    for (size_t t = width - 1; t >= size && t < width; --t) {
-      const double with = table_[t - size] + value;
-      if (with > table_[t]) table_[t] = with, taken[t] = 1;
-    }
+    const double* without = table_.data() + k * width;
+    double* row = table_.data() + (k + 1) * width;
+    std::copy(without, without + size, row);
+    for (size_t t = size; t < width; ++t) row[t] = std::max(without[t], without[t - size] + value);
   }
+  const double best = table_.back();
   auto t = static_cast<size_t>(capacity);
   for (size_t k = items.size(); k-- > 0;) {
-    if (taken_[k * width + t] == 0) continue;
+    if (table_[(k + 1) * width + t] == table_[k * width + t]) continue;
     pattern.sequences[items[k].bucket] += items[k].count;
     t -= static_cast<size_t>(items[k].size);
   }
@@ -70,7 +70,7 @@ double PatternBound::best_pattern(size_t configuration, double seconds, std::spa
     // Whole ones in the pattern; its value is what the bound counts.
     pattern.sequences[filler] += static_cast<int64_t>(std::floor(static_cast<double>(t) * cell / costs.seconds[filler]));
   }
-  return table_[static_cast<size_t>(capacity)];
+  return best;
 }
 
 DeviceBound PatternBound::least_devices(double seconds, int64_t devices, int rounds) {

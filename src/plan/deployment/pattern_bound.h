@@ -50,8 +50,7 @@ class PatternBound {
 
   std::span<const BucketCosts> costs_;
   std::vector<int64_t> sequences_;
-  std::vector<double> table_;
-  std::vector<uint8_t> taken_;
+  std::vector<double> table_;  ///< of best_pattern, which uses its memory again
 };
 
 }  // namespace cotune
