@@ -70,7 +70,7 @@ TEST(FusedStageCosts, AreStageSecondsAndStageMemoryForEverySet) {
         EXPECT_NEAR(costs[s].backward_s, seconds.backward, 1e-9 * seconds.backward) << seed << " " << mask << " " << s;
         const StageMemory memory = stage_memory(model, stages[s], adapters, 2, counts, 1, 2, machine.recompute);
         EXPECT_EQ(costs[s].kept_bytes, memory.activations) << seed << " " << mask << " " << s;
-        EXPECT_EQ(all.layer_bytes[s], memory.workspace - workspace_bytes(model, stages[s], counts, 2)) << seed << " " << mask;
+        EXPECT_EQ(all.layer_bytes[s], memory.workspace - stage_workspace(model, stages[s], 2).bytes(counts)) << seed << " " << mask;
       }
     }
   }

@@ -29,6 +29,7 @@ class RowPricer {
       resident.weights += own.weights;
       resident.adapters += own.adapters;
       resident.workspace = std::max(resident.workspace, own.workspace);
+      gathering_s_.push_back(gathering_seconds(replica.model, stage, replica.sharding, replica.machine.element_size(), replica.between_copies));
     }
   }
 
@@ -278,8 +279,7 @@ class RowPricer {
   }
 
   StageSeconds gathered(size_t s, const StageSeconds& seconds) const {
-    return with_gathered_weights(seconds, replica_.model, replica_.stages[s], replica_.sharding,
-                                 replica_.machine.element_size(), replica_.between_copies);
+    return with_gathered_weights(seconds, gathering_s_[s], replica_.sharding);
   }
 
   /// Makes the jobs of a hybrid task one job of the pipeline.
@@ -379,6 +379,7 @@ class RowPricer {
   const ReplicaPacking& packing_;
   StagePrices& prices_;
   PricedRows priced_;
+  std::vector<double> gathering_s_;  ///< of a pass, by stage
   // Of the work under way, per microbatch:
   std::vector<MicrobatchCounts> counts_of_;
   std::vector<size_t> jobs_in_;

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "plan/cost/recomputation.h"
-#include "plan/cost/stage_memory.h"
 #include "schedule/sequence_parallel.h"
 
 namespace cotune {
@@ -60,6 +59,7 @@ PricedStage::PricedStage(const ModelConfig& model, const StageShape& stage, cons
     : model_(model),
       stage_(stage),
       machine_(machine),
+      workspace_(stage_workspace(model, stage, machine.element_size())),
       is_alike_(pricing == LayerPricing::alike || (pricing == LayerPricing::find_out && layers_are_alike(model, adapters))) {
   for (const AdapterShape& each : adapters) job_count_ = std::max<int64_t>(job_count_, each.job + 1);
   const int64_t layers = stage.last_layer - stage.first_layer;
@@ -185,7 +185,7 @@ int64_t PricedStage::layer_bytes(const MicrobatchCounts& counts) const {
 }
 
 int64_t PricedStage::workspace_bytes(const MicrobatchCounts& counts) const {
-  return cotune::workspace_bytes(model_, stage_, counts, machine_.element_size()) + layer_bytes(counts);
+  return workspace_.bytes(counts) + layer_bytes(counts);
 }
 
 int64_t PricedStage::clock_layers(ClockLayers layers) const {

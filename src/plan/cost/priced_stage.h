@@ -7,6 +7,7 @@
 
 #include "plan/cost/bytes_of_tokens.h"
 #include "plan/cost/stage_cost.h"
+#include "plan/cost/stage_memory.h"
 #include "schedule/stage/subgraphs.h"
 
 namespace cotune {
@@ -87,6 +88,7 @@ class PricedStage {
   ModelConfig model_;
   StageShape stage_;
   StageMachine machine_;
+  StageWorkspace workspace_;  ///< without layer_bytes
   bool is_alike_ = false;
   int64_t job_count_ = 0;
   std::vector<Term> terms_;  ///< operators of all lists that differ

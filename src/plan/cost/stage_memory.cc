@@ -66,7 +66,7 @@ StageMemory stage_memory(const ModelConfig& model, const StageShape& stage, cons
                          bool recompute, int64_t logit_rows) {
   StageMemory memory{.weights = frozen_bytes(model, stage, element_size)};
   memory.adapters = adapter_bytes(model, stage, adapters, moment_count);
-  memory.workspace = workspace_bytes(model, stage, counts, element_size, logit_rows);
+  memory.workspace = stage_workspace(model, stage, element_size, logit_rows).bytes(counts);
   const std::vector<Operator> forward = stage_operators(model, stage, adapters, Direction::forward);
   if (recompute) {
     const RecomputedBytes bytes = recomputed_bytes(model, stage, forward, counts, element_size);
@@ -90,18 +90,19 @@ int64_t adapter_bytes(const ModelConfig& model, const StageShape& stage, const s
   return bytes;
 }
 
-int64_t workspace_bytes(const ModelConfig& model, const StageShape& stage, const MicrobatchCounts& counts,
-                        int64_t element_size, int64_t logit_rows) {
+int64_t StageWorkspace::bytes(const MicrobatchCounts& counts) const {
+  return counts.tokens * per_token + std::min(counts.labelled, logit_rows) * per_logit_row;
+}
+
+StageWorkspace stage_workspace(const ModelConfig& model, const StageShape& stage, int64_t element_size, int64_t logit_rows) {
   const ModelConfig own = sharded_config(model, stage.tensor_parallel);
   const int64_t intermediate = own.intermediate_size, query = own.query_size() + 2 * own.key_value_size();
   const int64_t gathered = stage.divides_tokens ? 2 * model.hidden_size : 0;
   const int64_t streams = 2 * model.hidden_size * accumulation_bytes(element_size);  // before and after a product
-  int64_t bytes = counts.tokens * (streams + element_size * (model.hidden_size + gathered +
-                                                             std::max((model.gated ? 4 : 2) * intermediate, 2 * query)));
-  if (stage.has_head) {
-    bytes += std::min(counts.labelled, logit_rows) * (model.vocabulary_size / stage.tensor_parallel) * (4 + element_size);
-  }
-  return bytes;
+  StageWorkspace workspace{.logit_rows = logit_rows};
+  workspace.per_token = streams + element_size * (model.hidden_size + gathered + std::max((model.gated ? 4 : 2) * intermediate, 2 * query));
+  if (stage.has_head) workspace.per_logit_row = (model.vocabulary_size / stage.tensor_parallel) * (4 + element_size);
+  return workspace;
 }
 
 std::vector<StageShape> even_stages(const ModelConfig& model, int64_t stages, int64_t tensor_parallel, bool divides_tokens) {

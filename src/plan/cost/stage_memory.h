@@ -48,9 +48,14 @@ int64_t frozen_bytes(const ModelConfig& model, const StageShape& stage, const St
 int64_t adapter_bytes(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
                       int64_t moment_count);
 
-/// The workspace alone.
-int64_t workspace_bytes(const ModelConfig& model, const StageShape& stage, const MicrobatchCounts& counts,
-                        int64_t element_size, int64_t logit_rows = 1024);
+/// The workspace alone, as it grows with a microbatch.
+struct StageWorkspace {
+  int64_t per_token = 0;
+  int64_t per_logit_row = 0;  ///< of labelled tokens, at most logit_rows at a time
+  int64_t logit_rows = 1024;
+  int64_t bytes(const MicrobatchCounts& counts) const;
+};
+StageWorkspace stage_workspace(const ModelConfig& model, const StageShape& stage, int64_t element_size, int64_t logit_rows = 1024);
 
 /// Layers split as evenly as can be, the last stages one fewer where they do not divide: the last has the head to compute.
 /// divides_tokens: StageShape's. Throws InternalError for more stages than layers.

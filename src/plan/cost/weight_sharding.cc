@@ -46,17 +46,26 @@ StageMemory with_sharded_weights(StageMemory memory, const ModelConfig& model, c
   return memory;
 }
 
-StageSeconds with_gathered_weights(const StageSeconds& seconds, const ModelConfig& model, const StageShape& stage,
-                                   const WeightSharding& sharding, int64_t element_size, const LinkSpec& link) {
-  if (sharding.shards <= 1) return seconds;
+double gathering_seconds(const ModelConfig& model, const StageShape& stage, const WeightSharding& sharding, int64_t element_size,
+                         const LinkSpec& link) {
+  if (sharding.shards <= 1) return 0;
   const GatheredUnits units = gathered_units(model, stage, element_size);
   const auto unit_seconds = [&](int64_t bytes) {
     return bytes == 0 ? 0 : all_gather_seconds(static_cast<double>(bytes), sharding.shards, link);
   };
-  const double gather = static_cast<double>(stage.last_layer - stage.first_layer) * unit_seconds(units.layer) +
-                        unit_seconds(units.embedding) + unit_seconds(units.head);
-  return {seconds_with_gathering(seconds.forward, gather, sharding.overlap),
-          seconds_with_gathering(seconds.backward, gather, sharding.overlap)};
+  return static_cast<double>(stage.last_layer - stage.first_layer) * unit_seconds(units.layer) + unit_seconds(units.embedding) +
+         unit_seconds(units.head);
+}
+
+StageSeconds with_gathered_weights(const StageSeconds& seconds, double gathering, const WeightSharding& sharding) {
+  if (sharding.shards <= 1) return seconds;
+  return {seconds_with_gathering(seconds.forward, gathering, sharding.overlap),
+          seconds_with_gathering(seconds.backward, gathering, sharding.overlap)};
+}
+
+StageSeconds with_gathered_weights(const StageSeconds& seconds, const ModelConfig& model, const StageShape& stage,
+                                   const WeightSharding& sharding, int64_t element_size, const LinkSpec& link) {
+  return with_gathered_weights(seconds, gathering_seconds(model, stage, sharding, element_size, link), sharding);
 }
 
 }  // namespace cotune

@@ -29,7 +29,12 @@ double seconds_with_gathering(double compute, double gather, double overlap);
 StageMemory with_sharded_weights(StageMemory memory, const ModelConfig& model, const StageShape& stage,
                                  const WeightSharding& sharding, const StageMachine& machine);
 
-/// Forward and backward, each with an all-gather of every unit of the stage (layers, embedding, head) over `link`.
+/// An all-gather of every unit of the stage (layers, embedding, head) over `link`, one after the other: of a pass. 0 with one shard.
+double gathering_seconds(const ModelConfig& model, const StageShape& stage, const WeightSharding& sharding, int64_t element_size,
+                         const LinkSpec& link);
+
+/// Forward and backward, each with `gathering` (gathering_seconds).
+StageSeconds with_gathered_weights(const StageSeconds& seconds, double gathering, const WeightSharding& sharding);
 StageSeconds with_gathered_weights(const StageSeconds& seconds, const ModelConfig& model, const StageShape& stage,
                                    const WeightSharding& sharding, int64_t element_size, const LinkSpec& link);
 

@@ -113,7 +113,7 @@ FusedCost cost_of(const ReplicaWorkload& workload, std::span<const int32_t> jobs
     cost.stages[s].forward_s = gathered.forward;
     cost.stages[s].backward_s = gathered.backward;
     cost.workspace_bytes.push_back(
-        workspace_bytes(replica.model, stage, counts, replica.machine.element_size()) + costs.layer_bytes[s]);
+        stage_workspace(replica.model, stage, replica.machine.element_size()).bytes(counts) + costs.layer_bytes[s]);
   }
   return cost;
 }
