@@ -103,8 +103,6 @@ class Emulated(ProgramTest):
         predicted = summaries["slow"]["ranks_predicted_seconds"]
         self.assertGreater(predicted, 2 * summaries["fast"]["ranks_predicted_seconds"])
         self.assertGreater(summaries["slow"]["ranks"][0]["seconds"], 0.9 * predicted)
-        waited = {network: sum(rank["exchanging_seconds"] for rank in summary["ranks"]) for network, summary in summaries.items()}
-        self.assertGreater(waited["slow"], waited["fast"])
         for rank in summaries["slow"]["ranks"]:
             self.assertGreater(rank["measured"]["exposed"], 0)
             self.assertGreater(rank["predicted"]["exposed"], 0)
