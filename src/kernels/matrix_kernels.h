@@ -54,8 +54,8 @@ struct Strip {
   int64_t panel_count = 0;
   int64_t columns = 0;  ///< columns of y from the first panel on; beyond them nothing, or zero, is written
 
-  /// What is read after this strip, of every panel from `ahead` + its index here · panel_bytes on: kernels bring it near while they compute.
-  /// Null: nothing.
+  /// What is read after this strip, of every panel from `ahead` + its index here · panel_bytes on: the kernels of vectors bring it near while
+  /// they compute, those of AMX do not. Null: nothing.
   const char* ahead = nullptr;
   int64_t ahead_bytes = 0;
   /// Part `index` of `parts` of it, of one panel, in `steps` calls of bring().

@@ -103,7 +103,10 @@ class Emulated(ProgramTest):
         predicted = summaries["slow"]["ranks_predicted_seconds"]
         self.assertGreater(predicted, 2 * summaries["fast"]["ranks_predicted_seconds"])
         self.assertGreater(summaries["slow"]["ranks"][0]["seconds"], 0.9 * predicted)
+        exposed = {network: sum(rank["predicted"]["exposed"] for rank in summary["ranks"]) for network, summary in summaries.items()}
+        self.assertGreater(exposed["slow"], exposed["fast"])
         for rank in summaries["slow"]["ranks"]:
+            self.assertGreater(rank["exchanging_seconds"], 0)
             self.assertGreater(rank["measured"]["exposed"], 0)
             self.assertGreater(rank["predicted"]["exposed"], 0)
 

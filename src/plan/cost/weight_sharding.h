@@ -35,6 +35,7 @@ double gathering_seconds(const ModelConfig& model, const StageShape& stage, cons
 
 /// Forward and backward, each with `gathering` (gathering_seconds).
 StageSeconds with_gathered_weights(const StageSeconds& seconds, double gathering, const WeightSharding& sharding);
+/// The same, with the gathering_seconds of the stage.
 StageSeconds with_gathered_weights(const StageSeconds& seconds, const ModelConfig& model, const StageShape& stage,
                                    const WeightSharding& sharding, int64_t element_size, const LinkSpec& link);
 
