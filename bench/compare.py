@@ -113,8 +113,8 @@ def rounds_of_all_jobs(metrics):
     """Tokens and seconds of the rounds from the last job's second step to its last. (Jobs log a round's steps in their
     order, so that these rounds end with the last job's.) Before its first step the last job may choose what it trains."""
     steps = [event for event in map(json.loads, metrics.read_text().splitlines()) if event["event"] == "step"]
-    jobs = {event["job"] for event in steps}
-    ends = [event["seconds"] for event in steps if event["job"] == max(jobs)]
+    jobs = list(dict.fromkeys(event["job"] for event in steps))  # as they come in a round
+    ends = [event["seconds"] for event in steps if event["job"] == jobs[-1]]
     counted = [event for event in steps if ends[0] < event["seconds"] <= ends[-1]]
     if len(counted) != len(jobs) * (len(ends) - 1):
         raise BenchmarkError(f"{metrics}: not every job makes a step in each round from {ends[0]:.1f} to {ends[-1]:.1f} s")

@@ -16,6 +16,7 @@
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_text.h"
 #include "formats/safetensors.h"
 #include "formats/safetensors_writer.h"
 #include "jobs/adapter_methods.h"
@@ -39,11 +40,6 @@ const char* peft_type(AdapterMethod method) {
     case AdapterMethod::diff_pruning: return "COTUNE_DIFF_PRUNING";
   }
   return "";
-}
-
-const char* activation_name(Activation activation) {
-  static constexpr const char* names[] = {"relu", "gelu", "silu", "tanh"};
-  return names[static_cast<size_t>(activation)];
 }
 
 /// Tensors on their way to a file.
@@ -163,7 +159,7 @@ void read_bottleneck_spec(AdapterConfigFields& config, AdapterSpec& spec) {
   spec.bottleneck_size = config.whole("bottleneck_size", 1, 4096);
   for (const Activation candidate : {Activation::relu, Activation::gelu, Activation::silu, Activation::tanh}) {
     const AdapterConfigFields::Json* activation = config.find("activation");
-    if (activation == nullptr || *activation != activation_name(candidate)) continue;
+    if (activation == nullptr || *activation != name_of(candidate)) continue;
     spec.activation = candidate;
     return;
   }
@@ -181,6 +177,15 @@ void refuse_unsupported(AdapterConfigFields& config) {
   }
   if (const auto* modules = config.find("modules_to_save"); modules != nullptr && !modules->empty()) {
     config.add("modules_to_save", "is not supported: cotune trains adapters only");
+  }
+  if (const auto* layers = config.find("layer_replication"); layers != nullptr && !layers->is_null()) {
+    config.add("layer_replication", "is not supported: the adapted model would have other layers than the one that is loaded");
+  }
+  if (config.flag("lora_bias", false)) config.add("lora_bias", "is not supported: only the two matrices of LoRA are");
+  for (const char* name : {"trainable_token_indices", "target_parameters"}) {
+    if (const auto* given = config.find(name); given != nullptr && !given->empty()) {
+      config.add(name, "is not supported: only whole linear modules are adapted");
+    }
   }
   if (config.has("alora_invocation_tokens")) {
     config.add("alora_invocation_tokens", "is not supported: an adapter of cotune's acts on every token");
@@ -240,12 +245,12 @@ std::string adapter_config_bytes(const Adapter& adapter, const std::string& base
     case AdapterMethod::lora: add_lora_config(config, adapter); break;
     case AdapterMethod::bottleneck:
       config["bottleneck_size"] = spec.bottleneck_size;
-      config["activation"] = activation_name(spec.activation);
+      config["activation"] = name_of(spec.activation);
       break;
     case AdapterMethod::diff_pruning: config["density"] = spec.density; break;
   }
   // The model's path need not be UTF-8.
-  return config.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return text_of_json(config, 2) + "\n";
 }
 
 void write_adapter_model(const Adapter& adapter, const TakeBytes& take) {

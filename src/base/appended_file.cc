@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/descriptor.h"
 #include "base/error.h"
 
 namespace cotune {
@@ -28,7 +29,7 @@ AppendedFile::AppendedFile(std::filesystem::path path, bool append, uint32_t mod
 AppendedFile::~AppendedFile() { ::close(descriptor_); }
 
 void AppendedFile::write(std::string_view bytes) {
-  for (std::string_view rest = bytes; !rest.empty();) {
+  for (std::string_view rest = bytes; !rest.empty();) {  // not write_all: what was written of a line is taken back
     const ssize_t count = ::write(descriptor_, rest.data(), rest.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
@@ -44,7 +45,7 @@ void AppendedFile::write(std::string_view bytes) {
 }
 
 void AppendedFile::sync() {
-  if (::fdatasync(descriptor_) != 0 && errno != EINVAL) throw_system_error(path_, "write");
+  if (!sync_to_disk(descriptor_) && errno != EINVAL) throw_system_error(path_, "write");
 }
 
 }  // namespace cotune

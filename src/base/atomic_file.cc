@@ -10,7 +10,10 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <string>
+#include <utility>
 
+#include "base/descriptor.h"
 #include "base/error.h"
 #include "base/file.h"
 
@@ -18,6 +21,7 @@ namespace cotune {
 namespace {
 
 constexpr const char* temporary_suffix = ".part";
+constexpr int most_links = 40;  // one after the other, as Linux follows them
 
 /// What remove_unfinished_files() removes. Files beyond these places, or with longer names, are left to remove_abandoned().
 struct UnfinishedFile {
@@ -61,7 +65,23 @@ bool is_ours_alone(int descriptor, const std::filesystem::path& path) {
          opened.st_ino == named.st_ino;
 }
 
+/// `.123`
+bool is_number(std::string_view extension) {
+  return extension.size() > 1 && extension.find_first_not_of("0123456789", 1) == extension.npos;
+}
+
 }  // namespace
+
+std::filesystem::path where_link_leads(const std::filesystem::path& path) {
+  std::filesystem::path followed = path;
+  std::error_code error;
+  for (int links = 0; std::filesystem::is_symlink(followed, error); ++links) {
+    const std::filesystem::path target = std::filesystem::read_symlink(followed, error);
+    if (error || links == most_links) return path;
+    followed = followed.parent_path() / target;  // the target alone where it is absolute
+  }
+  return followed;
+}
 
 AtomicFile::AtomicFile(std::filesystem::path path, uint32_t mode) : path_(std::move(path)) {
   report_change();
@@ -79,28 +99,27 @@ void AtomicFile::open(uint32_t mode) {
     if (is_ours_alone(descriptor_, temporary_)) break;
     ::close(descriptor_);
   }
-  struct stat status{};
+  struct stat status{}, old{};
   if (::fstat(descriptor_, &status) == 0 && status.st_size > 0 && ::ftruncate(descriptor_, 0) != 0) {  // left by one that was killed
     ::close(descriptor_);
     fail("shorten", temporary_);
+  }
+  if (::lstat(path_.c_str(), &old) == 0 && S_ISREG(old.st_mode)) {
+    const mode_t kept = old.st_mode & (mode == everybody_reads ? 0777 : mode);
+    [[maybe_unused]] const int changed = ::fchmod(descriptor_, kept);  // file systems without permissions refuse
   }
   enter_unfinished(temporary_);
 }
 
 AtomicFile::~AtomicFile() {
   if (descriptor_ < 0) return;
-  ::close(descriptor_);
-  ::unlink(temporary_.c_str());
+  ::unlink(temporary_.c_str());  // while it is locked: then it can be another's
   leave_unfinished(temporary_);
+  ::close(descriptor_);
 }
 
 void AtomicFile::append(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail("write", path_);
-    bytes.remove_prefix(static_cast<size_t>(count));
-  }
+  if (!write_all(descriptor_, bytes)) fail("write", path_);
 }
 
 void AtomicFile::overwrite(int64_t offset, std::string_view bytes) {
@@ -114,7 +133,7 @@ void AtomicFile::overwrite(int64_t offset, std::string_view bytes) {
 }
 
 void AtomicFile::commit() {
-  if (::fsync(descriptor_) != 0) fail("write", path_);
+  if (!sync_to_disk(descriptor_)) fail("write", path_);
   report_change();
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("replace", path_);
   leave_unfinished(temporary_);
@@ -139,9 +158,13 @@ bool remove_abandoned(const std::filesystem::path& temporary) {
 }
 
 bool is_temporary_file(const std::filesystem::path& path) {
-  const std::filesystem::path stem = path.stem();  // NAME.PID
-  const std::string pid = stem.extension().string();
-  return path.extension() == temporary_suffix && pid.size() > 1 && pid.find_first_not_of("0123456789", 1) == pid.npos;
+  return path.extension() == temporary_suffix && is_number(path.stem().extension().string());
+}
+
+bool is_temporary_of(const std::filesystem::path& path, const std::function<bool(const std::filesystem::path&)>& is_target) {
+  if (!is_temporary_file(path)) return false;
+  const std::filesystem::path name = path.stem().stem();
+  return is_target(name) || (is_number(name.extension().string()) && is_target(name.stem()));
 }
 
 }  // namespace cotune

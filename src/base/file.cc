@@ -18,26 +18,13 @@
 
 #include "base/atomic_file.h"
 #include "base/bus_error.h"
+#include "base/descriptor.h"
 #include "base/error.h"
 #include "base/running_checksum.h"
 #include "base/sudden_end.h"
 
 namespace cotune {
 namespace {
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 /// The maps that are alive, for the handler of bus errors, which may neither allocate nor lock.
 struct MapEntry {
@@ -135,7 +122,9 @@ void copy_file_atomically(const std::filesystem::path& from, const std::filesyst
 
 void sync_folder(const std::filesystem::path& folder) {
   const Descriptor directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (directory.get() < 0 || ::fsync(directory.get()) != 0) throw_system_error("sync", folder);
+  if (directory.get() < 0 && errno == EACCES) return;  // may be written, but not read
+  if (directory.get() >= 0 && (sync_to_disk(directory.get()) || errno == EINVAL || errno == ENOTSUP)) return;
+  throw_system_error("sync", folder);
 }
 
 std::string checksum(std::string_view bytes) {

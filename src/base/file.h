@@ -19,8 +19,8 @@ std::string read_file(const std::filesystem::path& path);
 /// The same in pieces, so that no more than one of them is in memory.
 void read_file_in_pieces(const std::filesystem::path& path, const TakeBytes& take);
 
-/// Writes through a temporary file in the same folder, fsync, rename, fsync of the folder. Throws SystemError naming
-/// the file (disk full, no permission); the old file is then untouched and the temporary removed.
+/// Writes through an AtomicFile. Throws SystemError naming the file (disk full, no permission); the old file is then untouched and the
+/// temporary removed.
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
 /// The same with the bytes of another file, in pieces.
 void copy_file_atomically(const std::filesystem::path& from, const std::filesystem::path& to);
@@ -29,11 +29,8 @@ void copy_file_atomically(const std::filesystem::path& from, const std::filesyst
 /// after the last: for tests that look at what a kill at that instant would leave.
 std::function<void()>& file_change_watch();
 
-/// Whether the name is one that write_file_atomically gives its temporary files: one that is there while nothing writes
-/// into the folder was left by a process that was killed.
-bool is_temporary_file(const std::filesystem::path& path);
-
-/// fsyncs a folder, so that renames in it survive a power cut. Throws SystemError.
+/// fsyncs a folder, so that renames in it survive a power cut; where its file system, or its permissions, let nobody do that it is left alone.
+/// Throws SystemError.
 void sync_folder(const std::filesystem::path& folder);
 
 /// XXH3-128 of the bytes, as 32 hexadecimal digits: guards checkpoints against damage (not against malice).

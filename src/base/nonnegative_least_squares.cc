@@ -90,10 +90,12 @@ std::vector<double> nonnegative_least_squares(const std::vector<std::vector<doub
   const size_t n = equations.scale.size();
   Vector x(n, 0);
   std::vector<size_t> support;
-  std::vector<bool> excluded(n, false);  // in the support, or dependent on it
+  std::vector<bool> excluded(n, false);  // in the support, dependent on it, or dropped as soon as it had entered
+  std::optional<size_t> dropped;         // by the last step, which it had entered in: not at once again
   for (size_t steps = 0; n > 0 && steps < 10 * n; ++steps) {
     const std::optional<size_t> entering = steepest(equations, x, excluded);
     if (!entering) break;
+    if (dropped) excluded[*std::exchange(dropped, std::nullopt)] = false;
     support.push_back(*entering);
     excluded[*entering] = true;
     std::optional<Vector> solution = solve(equations, support);
@@ -119,7 +121,10 @@ std::vector<double> nonnegative_least_squares(const std::vector<std::vector<doub
           excluded[support[i]] = false;
         }
       }
-      excluded[*entering] = true;  // not at once again
+      if (std::ranges::find(kept, *entering) == kept.end()) {
+        excluded[*entering] = true;
+        dropped = entering;
+      }
       support = std::move(kept);
       solution = solve(equations, support);
       if (!solution) break;

@@ -3,7 +3,8 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
+
+#include "base/descriptor.h"
 
 namespace cotune {
 namespace {
@@ -20,12 +21,7 @@ void before_sudden_end() {
 }
 
 void write_to_standard_error(std::string_view bytes) noexcept {
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(STDERR_FILENO, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return;
-    bytes.remove_prefix(static_cast<size_t>(count));
-  }
+  write_all(STDERR_FILENO, bytes);
 }
 
 }  // namespace cotune

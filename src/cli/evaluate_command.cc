@@ -8,6 +8,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/json_text.h"
 #include "base/sudden_end.h"
 #include "cli/commands.h"
 #include "cli/evaluating/evaluate_options.h"
@@ -49,7 +50,7 @@ void print(const std::vector<EvaluationResult>& results, bool json) {
   const size_t columns = ::isatty(STDOUT_FILENO) != 0 ? terminal_size().first : std::string::npos;
   for (size_t i = 0; i < results.size(); ++i) {
     if (json) {
-      for (const auto& line : result_lines(results[i])) fmt::print("{}\n", line.dump());
+      for (const auto& line : result_lines(results[i])) fmt::print("{}\n", text_of_json(line));
     } else {
       fmt::print("{}{}", i > 0 ? "\n" : "", result_table(results[i], shows_unicode(), columns));
     }

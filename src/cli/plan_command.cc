@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "base/process_cores.h"
 #include "base/quantity_text.h"
 #include "cli/commands.h"
@@ -164,7 +165,7 @@ int plan(const PlanArguments& arguments) {
     for (const NodeGroup& group : cluster.nodes) json["tensor_bytes_limit"][group.name] = group.device.usable_bytes();
     for (const JobShape& job : jobs) json["truncated_share"][job.name] = job.truncated_share;
     json["ends"] = to_json(ends);
-    fmt::print("{}\n", json.dump());
+    fmt::print("{}\n", text_of_json(json));
   } else {
     if (setup.profile != nullptr) {
       const ProfileFingerprint& origin = setup.profile->profile.fingerprint;
@@ -191,7 +192,7 @@ int plan(const PlanArguments& arguments) {
     if (arguments.json) fmt::print(stderr, "No plan: nothing that was tried fits.\n{}", result.advice);
     return 2;
   }
-  if (!arguments.output.empty()) write_output("--output", arguments.output, plan_output, to_json(*result.plan()).dump(2) + "\n");
+  if (!arguments.output.empty()) write_output("--output", arguments.output, plan_output, text_of_json(to_json(*result.plan()), 2) + "\n");
   write_pictures(arguments, result, model, cluster, jobs, options.measured);
   return 0;
 }

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-
 #include "base/steady_seconds.h"
 #include "comm/failure_text.h"
 

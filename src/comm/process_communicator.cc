@@ -100,6 +100,7 @@ bool is_for_us(const LaunchedProcess& process, c10d::Store& store) {
 
 /// At the store of the launcher, or of the first rank, which may still be ending what came before.
 StorePointer connect_to_own_start(const LaunchedProcess& process, const Joining& joining) {
+  const Clock::time_point last = Clock::now() + joining.most;
   wait_for_master_name(process, joining);
   const LateNotice notice(joining.quiet, [&] {
     const std::string what = process.launcher_listens ? process.launcher + " to listen there"
@@ -107,10 +108,10 @@ StorePointer connect_to_own_start(const LaunchedProcess& process, const Joining&
                                                       : "the first rank to listen there";
     joining.tell(fmt::format("{}: waiting for {}, for up to {} s", place(process), what, seconds(joining.most)));
   });
-  const Clock::time_point last = Clock::now() + joining.most;
   while (true) {
     try {
-      const StorePointer store = connect(process, std::chrono::duration_cast<std::chrono::milliseconds>(last - Clock::now()));
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(last - Clock::now());
+      const StorePointer store = connect(process, std::max(left, std::chrono::milliseconds(1)));
       if (process.launcher_listens) {
         LaunchedProcess before = process;
         while (before.own_restart-- > 0) tell_that_it_is_over(*store, before);

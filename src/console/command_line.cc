@@ -116,7 +116,11 @@ int run_subcommand(std::span<const AddCommand> commands, std::string (*version)(
     write_to_standard_error(fmt::format("{}: {}\n", error.path1().string(), error.code().message()));
     return error.code() == std::errc::permission_denied ? 2 : 1;
   } catch (const std::system_error& error) {  // as fmt::print throws it where standard output cannot be written
-    const std::string text = std::ferror(stdout) != 0 ? output_complaint(error.code().value()) : error.what();
+    const bool lacks_thread = error.code() == std::errc::resource_unavailable_try_again;
+    const std::string text = std::ferror(stdout) != 0 ? output_complaint(error.code().value())
+                             : lacks_thread           ? "no thread can be made: the system's limit of processes (ulimit -u, pids of a container) or of "
+                                                        "address space (ulimit -v) is reached"
+                                                      : error.what();
     write_to_standard_error(fmt::format("{}\n", text));
     return 1;
   } catch (const InternalError& error) {

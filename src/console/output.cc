@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/descriptor.h"
 #include "base/sudden_end.h"
 
 namespace cotune {
@@ -20,20 +21,10 @@ bool ended = false, failed = false;
 void print_line(std::string_view text) {
   if (ended) return;
   const std::string line = fmt::format("{}\n", text);
-  for (std::string_view rest = line; !rest.empty();) {
-    const ssize_t count = ::write(STDOUT_FILENO, rest.data(), rest.size());
-    if (count >= 0) {
-      rest.remove_prefix(static_cast<size_t>(count));
-      continue;
-    }
-    if (errno == EINTR) continue;
-    ended = true;
-    failed = errno != EPIPE;
-    if (failed) {
-      write_to_standard_error(fmt::format("standard output: cannot be written: {}\n", std::strerror(errno)));
-    }
-    return;
-  }
+  if (write_all(STDOUT_FILENO, line)) return;
+  ended = true;
+  failed = errno != EPIPE;
+  if (failed) write_to_standard_error(fmt::format("standard output: cannot be written: {}\n", std::strerror(errno)));
 }
 
 bool output_failed() { return failed; }

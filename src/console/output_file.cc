@@ -9,6 +9,7 @@
 #include <fstream>
 #include <string>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/file.h"
 
@@ -74,7 +75,7 @@ void check_output(std::string_view option, const fs::path& file, const OutputKin
 void write_output(std::string_view option, const fs::path& file, const OutputKind& kind, std::string_view text) {
   COTUNE_CHECK(begins_so(text, kind.begins), "{} begins as {}", kind.name, text.substr(0, 80));
   check_output(option, file, kind);
-  write_file_atomically(file, text);
+  write_file_atomically(where_link_leads(file), text);
 }
 
 }  // namespace cotune

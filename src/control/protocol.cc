@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/json_text.h"
+
 namespace cotune {
 namespace {
 
@@ -22,11 +24,6 @@ constexpr std::array<std::string_view, 7> code_names = {"bad_request", "too_long
                                                         "refused",     "ended",    "failed"};
 constexpr int64_t most_priority = 1'000'000;  // of the jobs file
 constexpr size_t longest_id = 200;
-
-template <typename AnyJson>
-std::string dump(const AnyJson& json) {
-  return json.dump(-1, ' ', false, AnyJson::error_handler_t::replace);
-}
 
 /// What was found, for a message: short, on one line.
 std::string shown(const Json& value) {
@@ -44,8 +41,6 @@ class Fields {
   Fields(const Json& object, Fail fail) : object_(object), fail_(std::move(fail)) {
     if (!object_.is_object()) fail_(fmt::format("must be a JSON object, got {}", shown(object_)));
   }
-
-  bool has(const char* name) const { return object_.contains(name); }
 
   std::string text(const char* name) {
     const Json& value = at(name);
@@ -131,7 +126,7 @@ std::string id_in(const Json& json) {
   if (!json.is_object() || !json.contains("id")) return "";
   const Json& id = json.at("id");
   if (!id.is_string() && !id.is_number_integer()) return "";
-  const std::string text = dump(id);
+  const std::string text = text_of_json(id);
   return text.size() <= longest_id ? text : "";
 }
 
@@ -163,7 +158,6 @@ Json parse_json(std::string_view line, Fail fail) {
   return Json::parse(line.begin(), line.end());
 }
 
-OrderedJson number_json(double value) { return std::isfinite(value) ? OrderedJson(value) : OrderedJson(nullptr); }
 OrderedJson text_or_null(const std::string& text) { return text.empty() ? OrderedJson(nullptr) : OrderedJson(text); }
 
 OrderedJson to_json(const JobReport& job) {
@@ -177,11 +171,11 @@ OrderedJson to_json(const JobReport& job) {
           {"added", job.added},
           {"step", job.step},
           {"steps", job.steps},
-          {"loss", number_json(job.loss)},
-          {"eval_loss", number_json(job.eval_loss)},
-          {"eval_accuracy", number_json(job.eval_accuracy)},
-          {"tokens_per_second", number_json(job.tokens_per_second)},
-          {"seconds_left", number_json(job.seconds_left)},
+          {"loss", number_or_null<OrderedJson>(job.loss)},
+          {"eval_loss", number_or_null<OrderedJson>(job.eval_loss)},
+          {"eval_accuracy", number_or_null<OrderedJson>(job.eval_accuracy)},
+          {"tokens_per_second", number_or_null<OrderedJson>(job.tokens_per_second)},
+          {"seconds_left", number_or_null<OrderedJson>(job.seconds_left)},
           {"reason", job.reason},
           {"checkpoint", text_or_null(job.checkpoint)},
           {"adapter", text_or_null(job.adapter)}};
@@ -216,7 +210,7 @@ JobReport job_from(const Json& json, Fail fail) {
 
 OrderedJson to_json(const RunReport& run) {
   return {{"pid", run.pid},   {"folder", run.folder}, {"phase", run.phase}, {"stay", run.stay}, {"rounds", run.rounds},
-          {"seconds", number_json(run.seconds)}, {"jobs", run.jobs}};
+          {"seconds", number_or_null<OrderedJson>(run.seconds)}, {"jobs", run.jobs}};
 }
 
 template <typename Fail>
@@ -237,9 +231,9 @@ RunReport run_from(const Json& json, Fail fail) {
 
 OrderedJson to_json(const JobView& job) {
   OrderedJson json = to_json(job.report);
-  json["learning_rate"] = number_json(job.learning_rate);
+  json["learning_rate"] = number_or_null<OrderedJson>(job.learning_rate);
   json["losses"] = OrderedJson::array();
-  for (const double loss : job.losses) json["losses"].push_back(number_json(loss));
+  for (const double loss : job.losses) json["losses"].push_back(number_or_null<OrderedJson>(loss));
   return json;
 }
 
@@ -261,9 +255,9 @@ OrderedJson to_json(const RankView& rank) {
           {"replica", rank.replica},
           {"part", rank.part},
           {"parts", rank.parts},
-          {"busy", number_json(rank.busy)},
-          {"exposed", number_json(rank.exposed)},
-          {"bubble", number_json(rank.bubble)}};
+          {"busy", number_or_null<OrderedJson>(rank.busy)},
+          {"exposed", number_or_null<OrderedJson>(rank.exposed)},
+          {"bubble", number_or_null<OrderedJson>(rank.bubble)}};
 }
 
 template <typename Fail>
@@ -301,8 +295,8 @@ OrderedJson to_json(const RunView& view) {
             {"limit_bytes", view.memory.limit_bytes}}},
           {"ranks", std::move(ranks)},
           {"events", view.events},
-          {"tokens_per_second", number_json(view.tokens_per_second)},
-          {"seconds_left", number_json(view.seconds_left)}};
+          {"tokens_per_second", number_or_null<OrderedJson>(view.tokens_per_second)},
+          {"seconds_left", number_or_null<OrderedJson>(view.seconds_left)}};
 }
 
 template <typename Fail>
@@ -460,7 +454,7 @@ std::string to_line(const ControlRequest& request) {
       if (!request.add.working_directory.empty()) json["working_directory"] = request.add.working_directory;
       break;
   }
-  return dump(json);
+  return text_of_json(json);
 }
 
 std::string to_line(const ControlReply& reply, const std::string& id) {
@@ -474,7 +468,7 @@ std::string to_line(const ControlReply& reply, const std::string& id) {
     for (const JobReport& job : *reply.jobs) json["jobs"].push_back(to_json(job));
   }
   if (reply.view) json["view"] = to_json(*reply.view);
-  return dump(json);
+  return text_of_json(json);
 }
 
 }  // namespace cotune

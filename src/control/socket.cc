@@ -57,19 +57,6 @@ SocketAddress address_of(const fs::path& run, const char* name) {
 
 }  // namespace
 
-Descriptor::~Descriptor() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  if (this == &other) return *this;
-  if (descriptor_ >= 0) ::close(descriptor_);
-  descriptor_ = other.release();
-  return *this;
-}
-
-int Descriptor::release() { return std::exchange(descriptor_, -1); }
-
 fs::path control_socket(const fs::path& run) { return run / socket_name; }
 
 Descriptor listen_at(const fs::path& run) {

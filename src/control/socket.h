@@ -4,23 +4,10 @@
 
 #include <filesystem>
 
+#include "base/descriptor.h"
 #include "base/error.h"
 
 namespace cotune {
-
-/// A file descriptor that is closed with this.
-class Descriptor {
- public:
-  explicit Descriptor(int descriptor = -1) : descriptor_(descriptor) {}
-  ~Descriptor();
-  Descriptor(Descriptor&& other) noexcept : descriptor_(other.release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  int get() const { return descriptor_; }
-  int release();
-
- private:
-  int descriptor_;
-};
 
 std::filesystem::path control_socket(const std::filesystem::path& run);
 

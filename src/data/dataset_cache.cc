@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "jobs/enum_names.h"
@@ -20,11 +21,7 @@ constexpr const char* set_suffix = ".tokens";
 
 bool is_set(const fs::path& path) { return path.extension() == set_suffix && is_checksum(path.stem().string()); }
 
-/// KEY.tokens.PID.part, or KEY.tokens.NUMBER.PID.part.
-bool is_unfinished(const fs::path& path) {
-  const fs::path name = path.stem().stem();
-  return is_temporary_file(path) && (is_set(name) || is_set(name.stem()));
-}
+bool is_unfinished(const fs::path& path) { return is_temporary_of(path, is_set); }
 
 /// Of the folder, as far as it can be read.
 std::vector<fs::path> files_in(const fs::path& folder) {

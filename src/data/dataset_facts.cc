@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "jobs/enum_names.h"
 
 namespace cotune {
@@ -48,7 +49,7 @@ std::string to_json(const DatasetFacts& facts) {
   Json json = {{"files", Json::array()}, {"train", facts.sources[0]}, {"eval", facts.sources[1]}, {"paths", facts.original_paths},
                {"train_hashes", facts.source_hashes[0]}, {"eval_hashes", facts.source_hashes[1]}};
   for (const FileReport& report : facts.reports) json["files"].push_back(json_of(report));
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text_of_json(json);
 }
 
 DatasetFacts facts_of(std::string_view text) {

@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "data/records/alpaca.h"
 #include "data/records/chat_record.h"
+#include "data/tokenizer/unicode.h"
 
 namespace cotune {
 namespace {
@@ -42,6 +43,22 @@ std::vector<SpecialMatch> trusted_special_tokens(const jinja::Text& text, const 
     begin = run.end;
   }
   return matches;
+}
+
+/// Where the white space begins that ends at `end`, not before `least`.
+size_t without_space_before(std::string_view text, size_t least, size_t end) {
+  for (size_t before = end; before > least; end = before) {
+    if (!is_whitespace(previous_code_point(text, before)) || before < least) break;
+  }
+  return end;
+}
+
+/// Where the white space ends that begins there.
+size_t without_space_behind(std::string_view text, size_t begin) {
+  for (size_t behind = begin; behind < text.size(); begin = behind) {
+    if (!is_whitespace(next_code_point(text, behind))) break;
+  }
+  return begin;
 }
 
 /// A text and what of it is learned.
@@ -99,10 +116,10 @@ void encode_training_text(const TrainingText& text, const TextEncoder& encoder, 
   const LearnedText whole{text.text.bytes(), text.learned};
   size_t at = 0;
   for (const SpecialMatch& special : trusted_special_tokens(text.text, encoder)) {
-    append_stretch(whole, at, special.begin, encoder, example);
+    append_stretch(whole, at, special.lstrip ? without_space_before(whole.bytes, at, special.begin) : special.begin, encoder, example);
     example.tokens.push_back(special.id);
     example.learned.push_back(overlaps(text.learned, special.begin, special.end));
-    at = special.end;
+    at = special.rstrip ? without_space_behind(whole.bytes, special.end) : special.end;
   }
   append_stretch(whole, at, text.text.size(), encoder, example);
 }

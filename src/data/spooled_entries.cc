@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/descriptor.h"
 #include "base/error.h"
 
 namespace cotune {
@@ -44,13 +45,8 @@ void SpooledEntries::add(const ExampleEntry& entry) {
 
 void SpooledEntries::spill() {
   if (descriptor_ < 0) descriptor_ = open_without_name(folder_);
-  std::span<const std::byte> bytes = std::as_bytes(std::span(latest_));
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail("write", folder_);
-    bytes = bytes.subspan(static_cast<size_t>(count));
-  }
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(latest_));
+  if (!write_all(descriptor_, {reinterpret_cast<const char*>(bytes.data()), bytes.size()})) fail("write", folder_);
   spilled_ += latest_.size();
   latest_.clear();
 }

@@ -2,32 +2,40 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <tuple>
+
 namespace cotune {
 
 TokenizerEncoder::TokenizerEncoder(const Tokenizer& tokenizer, std::optional<int32_t> eos_id)
     : tokenizer_(tokenizer), eos_id_(eos_id) {
-  for (int32_t id = 0; id < tokenizer.vocabulary_size(); ++id) {
-    if (!tokenizer.is_added(id) || tokenizer.token(id).empty()) continue;
-    AddedToken token;
-    token.id = id;
-    token.content = tokenizer.token(id);
-    added_.add(token, token.content);
+  for (const AddedToken& token : tokenizer.added_tokens()) {
+    if (token.content.empty()) continue;
+    added_.add({.id = token.id, .content = token.content}, token.content);
+    if (token.lstrip || token.rstrip) strips_[token.id] = {token.lstrip, token.rstrip};
   }
 }
 
 std::string TokenizerEncoder::hash() const {
-  // Texts of tokenizers that mark spaces were encoded otherwise before.
-  return fmt::format("{} {}{}", tokenizer_.hash(), eos_id_.value_or(-1), marks_spaces() ? " whole" : "");
+  // Texts of tokenizers that mark spaces were encoded otherwise before, and so were those of tokenizers that have such added tokens.
+  const bool has_other = std::ranges::any_of(tokenizer_.added_tokens(), [](const AddedToken& token) { return !token.special || token.lstrip || token.rstrip; });
+  return fmt::format("{} {}{}{}", tokenizer_.hash(), eos_id_.value_or(-1), marks_spaces() ? " whole" : "", has_other ? " added" : "");
 }
 
 std::vector<int32_t> TokenizerEncoder::encode_plain(std::string_view text, bool at_text_start) const {
   return tokenizer_.encode_plain(text, at_text_start);
 }
 
+std::string TokenizerEncoder::token_bytes(int32_t id) const {
+  return id < tokenizer_.vocabulary_size() ? tokenizer_.token_bytes(id) : fmt::format("<{}>", id);
+}
+
 std::vector<SpecialMatch> TokenizerEncoder::find_special(std::string_view text) const {
   std::vector<SpecialMatch> matches;
   for (const AddedTokenMatcher::Stretch& stretch : added_.split(text)) {
-    if (stretch.id >= 0) matches.push_back({stretch.begin, stretch.end, stretch.id});
+    if (stretch.id < 0) continue;
+    SpecialMatch& match = matches.emplace_back(SpecialMatch{stretch.begin, stretch.end, stretch.id});
+    if (const auto strips = strips_.find(stretch.id); strips != strips_.end()) std::tie(match.lstrip, match.rstrip) = strips->second;
   }
   return matches;
 }

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "data/tokenizer/tokenizer.h"
@@ -13,18 +15,19 @@
 
 namespace cotune {
 
-/// A special token at bytes [begin, end) of a text.
+/// An added token at bytes [begin, end) of a text.
 struct SpecialMatch {
   size_t begin = 0;
   size_t end = 0;
   int32_t id = 0;
+  bool lstrip = false, rstrip = false;  ///< swallows the white space before it, behind it
   bool operator==(const SpecialMatch&) const = default;
 };
 
 class TextEncoder {
  public:
   virtual ~TextEncoder() = default;
-  /// Tokens of a text in which nothing is special. at_text_start: false for what stands behind a special token.
+  /// Tokens of a text in which nothing is special (Tokenizer::encode_plain). at_text_start: false for what stands behind a special token.
   virtual std::vector<int32_t> encode_plain(std::string_view text, bool at_text_start = true) const = 0;
   /// Tokenizer::marks_spaces: a text that goes on behind another is then to be encoded together with it.
   virtual bool marks_spaces() const { return false; }
@@ -43,8 +46,7 @@ class TextEncoder {
   virtual std::string hash() const = 0;
 };
 
-/// A Tokenizer as encoder. Added tokens are found by their text alone: their options to swallow white space around
-/// them (lstrip, rstrip) are not applied; the families that cotune supports do not set them.
+/// A Tokenizer as encoder. find_special finds added tokens by their text alone, whatever stands around them (`single_word`).
 class TokenizerEncoder : public TextEncoder {
  public:
   /// The tokenizer must outlive the encoder. `eos_id`: from the model's configuration.
@@ -53,7 +55,8 @@ class TokenizerEncoder : public TextEncoder {
   std::vector<int32_t> encode_plain(std::string_view text, bool at_text_start = true) const override;
   bool marks_spaces() const override { return tokenizer_.marks_spaces(); }
   std::vector<SpecialMatch> find_special(std::string_view text) const override;
-  std::string token_bytes(int32_t id) const override { return tokenizer_.token_bytes(id); }
+  /// `<700>` of an id that the tokenizer has no token for, as data of token ids may have: models have more rows than tokens.
+  std::string token_bytes(int32_t id) const override;
   std::vector<int32_t> prefix() const override { return tokenizer_.prefix_ids(); }
   std::optional<int32_t> eos_id() const override { return eos_id_; }
   std::string hash() const override;
@@ -62,6 +65,7 @@ class TokenizerEncoder : public TextEncoder {
   const Tokenizer& tokenizer_;
   std::optional<int32_t> eos_id_;
   AddedTokenMatcher added_;
+  std::map<int32_t, std::pair<bool, bool>> strips_;  ///< lstrip, rstrip of tokens that have one
 };
 
 }  // namespace cotune

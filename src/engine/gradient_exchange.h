@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -125,7 +126,7 @@ class GradientExchange {
   std::exception_ptr failure_;
   bool closing_ = false;
   double waited_s_ = 0;
-  int64_t sent_bytes_ = 0;
+  std::atomic<int64_t> sent_bytes_ = 0;  ///< read while a broken exchange may still be ending
   std::vector<SimulatedSpan> spans_;
   EmulatedClock* clock_ = nullptr;
   std::optional<EmulatedExchange> emulated_;

@@ -525,7 +525,8 @@ void Interpreter::emulate_step(JobRound& round, const LayerRange& layers) {
   for (const Parameter& parameter : round.adapter->parameters()) {
     if (!layers.contains(parameter.layer)) continue;
     values += parameter.value.numel();
-    moments = int64_t{parameter.first_moment.defined()} + int64_t{parameter.second_moment.defined()};
+    const int64_t own = int64_t{parameter.first_moment.defined()} + int64_t{parameter.second_moment.defined()};
+    moments = std::max(moments, own);  // all of a job's parameters have as many
   }
   clock_->compute(clock_->device().optimizer_seconds(values, moments));
   round.stepped = true;

@@ -14,6 +14,7 @@
 #include "schedule/pipeline/weight_copies.h"
 
 namespace cotune {
+
 BackboneUse backbone_use_of(std::span<const PipelineLayout> layouts, int32_t rank, int64_t positions) {
   const auto [replica, worker] = place_of_rank(layouts, rank);
   const PipelineLayout& layout = layouts[replica];

@@ -55,8 +55,9 @@ size_t answer_in(const ordered_json& record, const std::vector<std::string>& cho
       const auto found = std::ranges::find_if(texts, [&](const std::string& each) { return is_match(each, text, {}); });
       return found == texts.end() ? -1 : found - texts.begin();
     };
-    number = place_in(choices);
-    if (number < 0) number = place_in(labels);
+    const bool has_own_labels = record["choices"].is_object() && record["choices"].contains("label");
+    number = place_in(has_own_labels ? labels : choices);
+    if (number < 0) number = place_in(has_own_labels ? choices : labels);
     if (number < 0 && std::from_chars(text.data(), text.data() + text.size(), number).ptr != text.data() + text.size()) number = -1;
     if (number < 0) refuse(answer.dump());
   } else {
@@ -96,6 +97,9 @@ ChoiceRecord choice_record_of(const ordered_json& record) {
   if (result.choices.size() < 2) throw RecordError("choices", fmt::format("expected at least two texts, found {}", result.choices.size()));
   for (size_t i = 0; i < result.choices.size(); ++i) {
     if (normalised(result.choices[i], {}).empty()) throw RecordError(fmt::format("choices[{}]", i), "is empty");
+  }
+  if (!labels.empty() && labels.size() != result.choices.size()) {
+    throw RecordError("choices.label", fmt::format("has {} entries for {} texts", labels.size(), result.choices.size()));
   }
   if (labels.empty()) labels = letters(result.choices.size());
   result.answer = answer_in(record, result.choices, labels);

@@ -74,6 +74,8 @@ class GgufFile {
   const std::vector<GgufStoredPair>& pairs() const { return content_.pairs; }
   const std::map<std::string, GgufValue, std::less<>>& metadata() const { return content_.metadata; }
   const std::map<std::string, GgufTensor, std::less<>>& tensors() const { return content_.tensors; }
+  /// The tensors in the order of the parts' bytes.
+  std::vector<const GgufTensor*> tensors_as_stored() const;
   /// MappedFile::drop_pages.
   void drop_pages() const;
   /// nullptr when there is no such tensor.

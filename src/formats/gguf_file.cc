@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <functional>
+#include <utility>
 
 #include "base/diagnostics.h"
 #include "base/error.h"
@@ -70,6 +72,21 @@ void GgufFile::add_other_parts() {
   mistakes.throw_if_any();
   std::erase_if(content_.pairs, [](const GgufStoredPair& pair) { return pair.key.starts_with("split."); });
   std::erase_if(content_.metadata, [](const auto& pair) { return pair.first.starts_with("split."); });
+}
+
+std::vector<const GgufTensor*> GgufFile::tensors_as_stored() const {
+  const auto place = [&](const GgufTensor* tensor) {  // −1: the first part
+    const auto begins_within = [&](const MappedFile& part) {
+      const std::byte *begin = part.bytes().data(), *end = begin + part.bytes().size();
+      return std::greater_equal<>()(tensor->bytes.data(), begin) && std::less<>()(tensor->bytes.data(), end);
+    };
+    const auto part = std::ranges::find_if(other_parts_, begins_within);
+    return std::pair(part == other_parts_.end() ? -1 : part - other_parts_.begin(), tensor->bytes.data());
+  };
+  std::vector<const GgufTensor*> tensors;
+  for (const auto& [name, tensor] : content_.tensors) tensors.push_back(&tensor);
+  std::ranges::sort(tensors, {}, place);
+  return tensors;
 }
 
 void GgufFile::drop_pages() const {

@@ -343,8 +343,8 @@ void add_run(std::vector<Option>& table) {
   table.push_back(field(Section::run, "memory", COTUNE_FIELD(run->memory), of_type(OptionType::memory),
                         "Most memory the run may take; `auto` is 80% of what is free at start."));
   table.push_back(field(Section::run, "token_budget", COTUNE_FIELD(run->token_budget), whole(256, most_tokens),
-                        "Tokens of one microbatch; under sharing batch-all, of an evaluation's only. Does not change results, only speed and "
-                        "memory."));
+                        "Tokens of one microbatch; under sharing batch-all, of an evaluation's only. Changes speed and memory, not results (in "
+                        "layout chunked their last bits, where chunk_size is no multiple of 64 and does not divide 256)."));
   table.push_back(field(Section::run, "threads", COTUNE_FIELD(run->threads), whole(0, 4096),
                         "Worker threads; 0: one per core."));
   table.push_back(field(Section::run, "ranks", COTUNE_FIELD(run->ranks), whole(1, most_ranks),

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/diagnostics.h"
+#include "base/json_text.h"
 #include "jobs/deadline.h"
 #include "jobs/identifier.h"
 #include "jobs/memory_size.h"
@@ -362,7 +363,7 @@ std::string quote_yaml(std::string_view text) {
   const bool plain = !text.empty() && (std::isalpha(static_cast<unsigned char>(text[0])) || text[0] == '/') &&
                      std::all_of(text.begin(), text.end(), is_plain) && !reserved.contains(lower);
   if (plain) return std::string(text);
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // paths need not be UTF-8
+  return text_of_json(nlohmann::json(text));  // paths need not be UTF-8
 }
 
 std::string default_text(const Option& option) {

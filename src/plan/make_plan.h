@@ -41,7 +41,7 @@ struct PlanningResult {
 ///    one with the least memory.
 /// All replicas stand on one kind of nodes: the kind with the shortest step.
 /// The sequential systems run the same for one job after the other, sharing `separate`; their seconds add up.
-/// Throws UserError for a dtype that a device has no rate for. `jobs` must not be empty.
+/// Throws UserError for a dtype that a device has no rate for, PlanningStopped where the options say so. `jobs` must not be empty.
 PlanningResult make_plan(const ModelConfig& model, const ClusterSpec& cluster,
                          const std::vector<JobShape>& jobs, const PlanOptions& options = {});
 

@@ -226,6 +226,9 @@ void read_layers(const std::vector<Place>& stages, PlannedReplica& replica) {
   }
 }
 
+/// No model's context is longer, by far.
+constexpr int64_t longest_row = int64_t{1} << 24;
+
 std::vector<StepRow> rows_from(const Place& place, size_t job_count) {
   const std::vector<Place> of_jobs = place.items(0);
   if (of_jobs.size() != job_count) place.refuse(fmt::format("a list of {} lists of lengths, one for every job", job_count));
@@ -233,7 +236,7 @@ std::vector<StepRow> rows_from(const Place& place, size_t job_count) {
   for (size_t job = 0; job < job_count; ++job) {
     int64_t least = 1;
     for (const Place& row : of_jobs[job].items(0)) {
-      least = row.whole(least);
+      least = row.whole(least, longest_row);
       rows.push_back({static_cast<int32_t>(job), least});
     }
   }
@@ -280,6 +283,20 @@ void check_shards(const Place& place, const std::vector<PlannedReplica>& replica
       if (!is_like) {
         places[first].at("shards").refuse(fmt::format("as many as the like replicas in a row from here, {}", r - first));
       }
+    }
+  }
+}
+
+/// Under sharing hybrid every job that has rows on a replica is in one of its hybrid tasks.
+void check_tasks(const Place& place, const Plan& plan) {
+  const std::vector<Place> places = place.items(1);
+  for (size_t r = 0; r < plan.replicas.size() && plan.sharing == Sharing::hybrid; ++r) {
+    std::set<int32_t> jobs;
+    for (const std::vector<int32_t>& task : plan.replicas[r].hybrid_tasks) jobs.insert(task.begin(), task.end());
+    for (const StepRow& row : plan.replicas[r].rows) {
+      if (jobs.contains(row.job)) continue;
+      places[r].at("hybrid_tasks").refuse(fmt::format("tasks of every job that has rows here, {} (`{}`) among them", row.job,
+                                                      plan.jobs[static_cast<size_t>(row.job)]));
     }
   }
 }
@@ -363,6 +380,7 @@ Plan plan_from_json(std::string_view text, const std::string& file_name) {
   for (const Place& replica : place.at("replicas").items(1))
     plan.replicas.push_back(replica_from(replica, plan.jobs.size()));
   check_shards(place.at("replicas"), plan.replicas);
+  check_tasks(place.at("replicas"), plan);
   plan.predicted = step_from(place.at("predicted"));
   return plan;
 }

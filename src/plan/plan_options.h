@@ -1,7 +1,9 @@
 /// What planning tries, and within which limits.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -47,6 +49,13 @@ struct PlanOptions {
       nullptr;               ///< of a profile of the devices, in place of the roofline; must outlive the call. Links are the cluster's:
                              ///< with_measured_links gives it those of the profile
   std::string profile_hash;  ///< of the profile; "" where `measured` is null
+  const std::atomic<bool>* stop = nullptr;  ///< true: planning ends soon, by PlanningStopped, for nobody waits for it; must outlive the call
+};
+
+/// PlanOptions::stop was set.
+class PlanningStopped : public std::exception {
+ public:
+  const char* what() const noexcept override { return "planning was stopped"; }
 };
 
 }  // namespace cotune

@@ -225,7 +225,7 @@ void explain_deployments(std::string& text, const PlanningResult& result) {
     text += fmt::format(
         "  of {} of replica counts {} hold not every row, {} are ruled out by a lower bound, {} were "
         "solved, {} are "
-        "open;\n  by the linear model, which is of large microbatches and bounds no simulated step, no deployment takes less than {}\n",
+        "open;\n  by the linear model, which is of large microbatches and bounds no simulated step, no deployment of the configurations that are proposed for unlike replicas takes less than {}\n",
         counted(lobra.enumerated, "vector"), lobra.unable, lobra.bounded, lobra.solved, lobra.open,
         seconds_text(lobra.lower_bound, false));
   }

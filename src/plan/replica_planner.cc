@@ -296,6 +296,7 @@ std::vector<std::optional<ReplicaChoice>> ReplicaPlanner::search(const ReplicaMo
     std::vector<bool> has_misfit(tried.orders.size(), false), has_gained(tried.orders.size(), false);
     int64_t microbatches = 0;
     for (const TaskChoice& choice : tried.choices) {
+      if (options_.stop != nullptr && *options_.stop) throw PlanningStopped();
       const PricedRows priced = price_rows(
           replica, rows,
           {tried.sharing, options_.layout, options_.chunk_size, budget, choice.tasks, choice.buckets, choice.least_microbatches},

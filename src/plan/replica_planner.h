@@ -44,6 +44,7 @@ class ReplicaPlanner {
   /// What its stages cost.
   StagePrices& prices(int64_t tensor_parallel);
 
+  /// This and the others that try something throw PlanningStopped.
   /// `empty`: with its stages, devices and rows, and the most tokens that fit by closed form as its budget. For
   /// each order the fastest of all budgets and hybrid tasks that fit, or, where none does, the last tried and
   /// what overflows. The budget is halved as long as something does not fit, or a pipeline has fewer than

@@ -157,6 +157,18 @@ void remove_leftovers(const fs::path& job_folder) {
 std::optional<fs::path> latest_checkpoint(const fs::path& job_folder) { return named_folder(job_folder, "latest"); }
 std::optional<fs::path> best_checkpoint(const fs::path& job_folder) { return named_folder(job_folder, "best"); }
 
+std::string way_out_of_damage(const fs::path& job_folder) {
+  const std::optional<fs::path> previous = previous_checkpoint(job_folder);
+  if (!previous) return "";
+  try {
+    read_checkpoint_state(*previous);
+  } catch (const UserError&) {
+    return "";
+  }
+  return fmt::format("; {} is whole: `cp {} {}` goes on from it", previous->string(), (job_folder / "previous").string(),
+                     (job_folder / "latest").string());
+}
+
 JobState read_checkpoint_state(const fs::path& checkpoint) {
   const fs::path checksums_path = checkpoint / checksums_file;
   try {

@@ -42,6 +42,9 @@ void check_checkpoints(const std::filesystem::path& job_folder);
 /// owner of the run folder's lock. Throws UserError as latest_checkpoint does.
 void remove_leftovers(const std::filesystem::path& job_folder);
 
+/// Of a job whose newest checkpoint is damaged: what to do, as the end of a sentence, where the one before it is whole; else "".
+std::string way_out_of_damage(const std::filesystem::path& job_folder);
+
 /// Reads the state back; checks every file against its checksum. Throws UserError naming the damaged file.
 JobState read_checkpoint_state(const std::filesystem::path& checkpoint);
 /// The same with the tensors.

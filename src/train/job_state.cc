@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "train/json_numbers.h"
+#include "base/json_text.h"
 
 namespace cotune {
 namespace {

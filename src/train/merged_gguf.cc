@@ -32,18 +32,18 @@ struct MergedTensor {
   GgufTensorPlan plan;
 };
 
-/// In the order of the file's bytes.
+/// In the order of the file's bytes, or of its parts'.
 std::vector<MergedTensor> plan_tensors(const GgufFile& file, const std::map<std::string, ModelTensor>& weights, const WeightChanges& changes,
                                        std::optional<at::ScalarType> dtype) {
   std::vector<MergedTensor> tensors;
-  for (const auto& [name, stored] : file.tensors()) {
-    const auto found = weights.find(name);
+  for (const GgufTensor* tensor : file.tensors_as_stored()) {
+    const GgufTensor& stored = *tensor;
+    const auto found = weights.find(stored.name);
     const bool is_changed = found != weights.end() && changes.changes(found->second.name);
     const bool is_dense = stored.type == GgufType::F32 || stored.type == GgufType::BF16;
     const GgufType type = !is_changed ? stored.type : dtype ? gguf_type(*dtype) : is_dense ? stored.type : GgufType::F16;
-    tensors.push_back({&stored, is_changed ? &found->second : nullptr, {name, type, stored.shape}});
+    tensors.push_back({&stored, is_changed ? &found->second : nullptr, {stored.name, type, stored.shape}});
   }
-  std::ranges::sort(tensors, {}, [](const MergedTensor& tensor) { return tensor.stored->bytes.data(); });
   return tensors;
 }
 

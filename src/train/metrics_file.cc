@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "train/job_events.h"
 #include "train/planning_events.h"
 #include "train/training_job.h"
@@ -14,12 +15,9 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-/// One line. Paths, which stand in reasons, need not be UTF-8.
-std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
 /// The line of a checkpoint event.
 std::string checkpoint_line(const std::string& job, int64_t step) {
-  return text_of(Json{{"event", "checkpoint"}, {"job", job}, {"step", step}});
+  return text_of_json(Json{{"event", "checkpoint"}, {"job", job}, {"step", step}});
 }
 
 /// Whether a line stays when jobs go on from these steps. noted: by job, the newest checkpoint's line so far.
@@ -28,7 +26,7 @@ bool belongs_to_checkpoint(const std::string& line, const std::map<std::string, 
   try {
     const Json json = Json::parse(line);
     const auto event = json.at("event").get<std::string>();
-    if (event == "notice" || event == "plan" || event == "refit" || event == "peak" || event == "swap") return true;
+    if (event == "notice" || event == "plan" || event == "refit" || event == "peak" || event == "swap" || event == "resume") return true;
     if (event == "usage") return json.at("steps").get<int64_t>() <= steps_of(jobs);
     const auto job = json.at("job").get<std::string>();
     const auto step = json.at("step").get<int64_t>();
@@ -69,9 +67,13 @@ void trim_metrics(const std::filesystem::path& path, const std::map<std::string,
   write_file_atomically(path, after);
 }
 
+MetricsFile::MetricsFile(const std::filesystem::path& path, bool append) : file_(path, append) {
+  if (append) write(text_of_json(Json{{"event", "resume"}}));
+}
+
 void MetricsFile::write(const std::string& line) { file_.write(line + "\n"); }
 
-void MetricsFile::on_job_started(const TrainingJob& job) { write(text_of(start_event(job))); }
+void MetricsFile::on_job_started(const TrainingJob& job) { write(text_of_json(start_event(job))); }
 
 void MetricsFile::on_step(const StepEvent& event) {
   Json json;
@@ -87,7 +89,7 @@ void MetricsFile::on_step(const StepEvent& event) {
   json["labelled_tokens"] = event.labelled;
   if (event.job->is_emulated()) json["emulated"] = true;
   json["seconds"] = event.seconds;
-  write(text_of(json));
+  write(text_of_json(json));
 }
 
 void MetricsFile::on_usage(const UsageEvent& event) {
@@ -102,12 +104,12 @@ void MetricsFile::on_usage(const UsageEvent& event) {
   if (event.planning_exposed_seconds) json["planning_exposed_seconds"] = *event.planning_exposed_seconds;
   if (event.emulated) json["emulated"] = true;
   json["seconds"] = event.seconds;
-  write(text_of(json));
+  write(text_of_json(json));
 }
 
-void MetricsFile::on_sample(const SampleEvent& event) { write(text_of(sample_event(event))); }
+void MetricsFile::on_sample(const SampleEvent& event) { write(text_of_json(sample_event(event))); }
 
-void MetricsFile::on_rung(const RungEvent& event) { write(text_of(rung_event(event))); }
+void MetricsFile::on_rung(const RungEvent& event) { write(text_of_json(rung_event(event))); }
 
 void MetricsFile::on_evaluation(const EvaluationEvent& event) {
   Json json;
@@ -119,7 +121,7 @@ void MetricsFile::on_evaluation(const EvaluationEvent& event) {
   json["best"] = event.best;
   if (event.job->is_emulated()) json["emulated"] = true;
   json["seconds"] = event.seconds;
-  write(text_of(json));
+  write(text_of_json(json));
 }
 
 void MetricsFile::on_saving(const TrainingJob&) { file_.sync(); }
@@ -129,25 +131,25 @@ void MetricsFile::on_checkpoint(const TrainingJob& job) {
 }
 
 void MetricsFile::on_job_paused(const TrainingJob& job) {
-  write(text_of(Json{{"event", "pause"}, {"job", job.spec().name}, {"step", job.state().step}}));
+  write(text_of_json(Json{{"event", "pause"}, {"job", job.spec().name}, {"step", job.state().step}}));
 }
 
 void MetricsFile::on_job_ended(const TrainingJob& job) {
-  write(text_of(end_event(job)));
+  write(text_of_json(end_event(job)));
 }
 
 void MetricsFile::on_hybrid_tasks(const PlannedRound& plan) {
   Json json{{"event", "plan"}};
   json.update(to_json(plan));
-  write(text_of(json));
+  write(text_of_json(json));
 }
 
-void MetricsFile::on_refit(const RefitEvent& event) { write(text_of(refit_event(event))); }
+void MetricsFile::on_refit(const RefitEvent& event) { write(text_of_json(refit_event(event))); }
 
-void MetricsFile::on_peak(const PeakEvent& event) { write(text_of(peak_event(event))); }
+void MetricsFile::on_peak(const PeakEvent& event) { write(text_of_json(peak_event(event))); }
 
-void MetricsFile::on_swap(const DivisionSwap& swap) { write(text_of(swap_event(swap))); }
+void MetricsFile::on_swap(const DivisionSwap& swap) { write(text_of_json(swap_event(swap))); }
 
-void MetricsFile::on_notice(const std::string& text) { write(text_of(Json{{"event", "notice"}, {"text", text}})); }
+void MetricsFile::on_notice(const std::string& text) { write(text_of_json(Json{{"event", "notice"}, {"text", text}})); }
 
 }  // namespace cotune

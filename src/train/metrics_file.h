@@ -28,8 +28,9 @@ void trim_metrics(const std::filesystem::path& path, const std::map<std::string,
 /// Appends one JSON object per event to RUN/metrics.jsonl (docs/training.md lists the fields).
 class MetricsFile : public RunObserver {
  public:
-  /// append: a resumed run goes on in the file. Throws SystemError when it cannot be opened.
-  MetricsFile(const std::filesystem::path& path, bool append) : file_(path, append) {}
+  /// append: a resumed run goes on in the file, whose seconds begin anew: the event `resume` says so. Throws SystemError when it cannot be
+  /// opened, or written.
+  MetricsFile(const std::filesystem::path& path, bool append);
 
   void on_step(const StepEvent& event) override;
   void on_job_started(const TrainingJob& job) override;

@@ -1,6 +1,7 @@
 /// How the planner divides the model among a run's ranks, asked for at the start and again while the run goes on.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -24,6 +25,7 @@ struct DivisionRequest {
   double time_ratio = 1;                ///< what work takes over what was predicted at first
   Parallel running;
   std::vector<int64_t> tensor_degrees;  ///< that there are parts of the weights for; empty: any, for ranks read what they need
+  const std::atomic<bool>* stop = nullptr;  ///< true: the answer is no longer waited for; it ends soon, by an exception
 };
 
 struct DivisionAnswer {

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "train/checkpoint.h"
@@ -228,11 +229,18 @@ void RunFolder::begin(const RunRecord& record) {
   begun_ = true;
 }
 
+void RunFolder::check_is_ours() const {
+  if (still_names(path_ / "lock", lock_)) return;
+  throw SystemError(fmt::format("{}: was removed or moved while this run trained in it; nothing more is written there", path_.string()));
+}
+
 void RunFolder::update(const RunRecord& record) {
+  check_is_ours();
   write_file_atomically(path_ / "run.json", record.to_json());
 }
 
 void RunFolder::write_summary(const std::string& json) {
+  check_is_ours();
   write_file_atomically(path_ / "summary.json", json + "\n");
 }
 

@@ -49,6 +49,8 @@ class RunFolder {
   /// summary, then writes run.json. Throws UserError, before that, where a job's folder names a checkpoint that
   /// is not there; SystemError.
   void begin(const RunRecord& record);
+  /// Throws SystemError where the folder was removed or moved since it was taken: what is at its path now is not this run's.
+  void check_is_ours() const;
   /// run.json again: the run has learned something that a resumed one needs. Throws SystemError.
   void update(const RunRecord& record);
   void write_summary(const std::string& json);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "jobs/enum_names.h"
 #include "jobs/jobs_file.h"
 #include "jobs/settings.h"
@@ -89,7 +90,7 @@ std::string RunRecord::to_json() const {
                            {"priorities", changes.priorities}};
   }
   // Paths need not be UTF-8; those of a record are for people.
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return text_of_json(json, 2) + "\n";
 }
 
 RunRecord RunRecord::from_json(const std::string& text, const std::string& file_name) {
@@ -126,6 +127,17 @@ RunRecord RunRecord::from_json(const std::string& text, const std::string& file_
   }
 }
 
+namespace {
+
+/// As model.dtype has it; a record has c10's names.
+std::string dtype_in_words(const std::string& recorded) {
+  const std::map<std::string, std::string> words = {{"BFloat16", "bfloat16"}, {"Float", "float32"}, {"Double", "float64"}};
+  const auto found = words.find(recorded);
+  return found == words.end() ? recorded : found->second;
+}
+
+}  // namespace
+
 std::vector<std::string> differences(const RunRecord& before, const RunRecord& now) {
   std::vector<std::string> lines;
   const auto compare = [&](const char* what, const auto& old_value, const auto& new_value) {
@@ -135,7 +147,7 @@ std::vector<std::string> differences(const RunRecord& before, const RunRecord& n
     lines.push_back(fmt::format("an emulated run, by the times of {}: it has trained nothing that could be gone on with", before.emulated));
   }
   compare("model: weights and shape with fingerprint", before.model_fingerprint, now.model_fingerprint);
-  compare("compute dtype", before.compute_dtype, now.compute_dtype);
+  compare("model.dtype", dtype_in_words(before.compute_dtype), dtype_in_words(now.compute_dtype));
   const RunSpec &old_run = before.configuration.run, &new_run = now.configuration.run;
   compare("run.layout", name_of(old_run.layout), name_of(new_run.layout));
   if (new_run.layout == Layout::chunked) compare("run.chunk_size", old_run.chunk_size, new_run.chunk_size);

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "jobs/enum_names.h"
-#include "train/json_numbers.h"
+#include "base/json_text.h"
 #include "train/training_job.h"
 
 namespace cotune {
@@ -173,7 +173,7 @@ void SweepFolder::on_sweep(const Sweeps& sweeps, const std::string& name) {
     export_adapter(best->job->folder() / "adapter", folder, configuration_(*best->job));
     exported_[name] = best->job->spec().name;
   }
-  write_file_atomically(folder / sweep_file, to_json(standing).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_file_atomically(folder / sweep_file, text_of_json(to_json(standing), 2) + "\n");
 }
 
 void SweepFolder::on_run_ended(const RunSummary&) {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <vector>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "train/training_job.h"

@@ -96,6 +96,8 @@ struct TrainerOptions {
   /// The time of day, in seconds since 1970, that deadlines are compared with.
   std::function<int64_t()> time_of_day = [] { return static_cast<int64_t>(std::time(nullptr)); };
   std::chrono::steady_clock::time_point program_start = std::chrono::steady_clock::now();
+  /// Called before anything is written into the folder of a job. May throw SystemError, which ends the run.
+  std::function<void()> before_writing;
   std::function<std::string(const TrainingJob&)> effective_configuration;  ///< written beside a finished adapter
 };
 
@@ -105,6 +107,7 @@ class Trainer {
  public:
   Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::unique_ptr<TrainingJob>> jobs,
           TrainerOptions options);
+  ~Trainer() { ends_ = true; }
 
   /// Trains until every job has ended or is paused, or `stop` is set. The jobs' states say how each ended. Jobs whose state is
   /// cancelled or paused at the beginning stay so.
@@ -177,7 +180,7 @@ class Trainer {
   /// Saves candidates that wait at a rung and takes them out of memory. Returns whether there were any.
   bool put_candidates_aside(const std::vector<TrainingJob*>& evaluated);
   /// Candidates that were stopped while they waited leave their adapters, for which they need no place.
-  void end_stopped_candidates();
+  void end_jobs_that_are_through();
   void leave_sweep(TrainingJob& ended);
   void tell_of_sweep(const std::string& name);
 
@@ -388,6 +391,7 @@ class Trainer {
   double division_ratio_ = 1;              ///< PriceRefit::settled_ratio then
   std::string division_cause_;
   double division_seconds_ = 0;            ///< that it took to start the ranks
+  std::atomic<bool> ends_{false};          ///< nobody waits for an answer any more
   std::future<std::optional<DivisionAnswer>> division_answer_;
   std::chrono::steady_clock::time_point start_;
 };

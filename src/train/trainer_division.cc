@@ -49,7 +49,7 @@ void Trainer::replan_division() {
   const double ratio = refit_ != nullptr ? refit_->settled_ratio() : 1;
   if (std::abs(ratio / division_ratio_ - 1) > least_ratio_change) causes.push_back("measured times");
   if (causes.empty()) return;
-  DivisionRequest request{.jobs = {}, .time_ratio = ratio, .running = options_.parallel, .tensor_degrees = {}};
+  DivisionRequest request{.jobs = {}, .time_ratio = ratio, .running = options_.parallel, .tensor_degrees = {}, .stop = &ends_};
   for (const int32_t index : now) {
     JobShape& shape = request.jobs.emplace_back(job(index).shape());
     for (AdapterShape& adapter : shape.adapters) adapter.job = static_cast<int32_t>(request.jobs.size()) - 1;

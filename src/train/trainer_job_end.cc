@@ -9,6 +9,7 @@ namespace cotune {
 
 void Trainer::save(TrainingJob& job, bool best) {
   if (job.is_emulated()) return;
+  if (options_.before_writing) options_.before_writing();
   tell([&](RunObserver& observer) { observer.on_saving(job); });
   make_room_for_files(job);
   gather_from_ranks(job);
@@ -35,6 +36,7 @@ void Trainer::report_missed_deadlines(const std::vector<JobRound>& rounds) {
 }
 
 bool Trainer::leave_adapter(TrainingJob& job) {
+  if (options_.before_writing) options_.before_writing();
   make_room_for_files(job);
   if (job.is_loaded()) gather_from_ranks(job);
   try {
@@ -50,6 +52,15 @@ bool Trainer::leave_adapter(TrainingJob& job) {
 void Trainer::finish_job(TrainingJob& finished) {
   if (finished.is_emulated()) return end_job(finished, JobStatus::finished);
   if (leave_adapter(finished)) end_job(finished, finished.done() ? JobStatus::finished : JobStatus::stopped_early);
+}
+
+void Trainer::end_jobs_that_are_through() {
+  for (const auto& job : jobs_) {
+    const JobState& state = job->state();
+    const bool is_through = job->is_at_its_end() || !state.stopped.empty();
+    if (state.status != JobStatus::waiting || !is_through || !job->is_saved()) continue;
+    if (leave_adapter(*job)) close_job(*job, job->done() && state.stopped.empty() ? JobStatus::finished : JobStatus::stopped_early);
+  }
 }
 
 void Trainer::end_job(TrainingJob& ended, JobStatus status) {

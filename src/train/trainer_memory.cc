@@ -169,7 +169,7 @@ void Trainer::fill_place() {
 }
 
 void Trainer::start_jobs() {
-  end_stopped_candidates();
+  end_jobs_that_are_through();
   apply_memory_limit();
   Admission admission = admission_without_refusals();
   if (admission.admitted.empty() && !admission.waiting.empty()) {

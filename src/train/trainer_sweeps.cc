@@ -34,14 +34,6 @@ bool Trainer::put_candidates_aside(const std::vector<TrainingJob*>& evaluated) {
   return !told.empty();
 }
 
-void Trainer::end_stopped_candidates() {
-  for (const auto& job : jobs_) {
-    const JobState& state = job->state();
-    if (state.status != JobStatus::waiting || state.stopped.empty() || !job->is_saved()) continue;
-    if (leave_adapter(*job)) close_job(*job, JobStatus::stopped_early);
-  }
-}
-
 void Trainer::leave_sweep(TrainingJob& ended) {
   if (!sweeps_.has(ended)) return;
   sweeps_.leave(ended);

@@ -80,7 +80,13 @@ void TrainingJob::resume() {
   check_checkpoints(folder_);
   const std::optional<fs::path> newest = latest_checkpoint(folder_);
   if (!newest) return;
-  const JobState loaded = read_checkpoint_state(*newest);
+  const JobState loaded = [&] {
+    try {
+      return read_checkpoint_state(*newest);
+    } catch (const UserError& error) {
+      throw UserError(error.what() + way_out_of_damage(folder_));
+    }
+  }();
   const std::string own_hash = state_.spec_hash;
   const bool is_of_then = !spec_.adapter.init_from.empty() && loaded.spec_hash == earlier_settings_hash(spec_);
   if (loaded.spec_hash != own_hash && !is_of_then) {

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -49,8 +50,9 @@ int64_t whole_or_zero(const Json& json, const char* field) {
 /// Times of a run that was resumed begin again: what came before is added.
 class Clock {
  public:
+  void begin_anew() { before_ += std::exchange(last_, 0); }
   double at(double seconds) {
-    if (seconds < last_) before_ += last_;
+    if (seconds < last_) begin_anew();  // of a log that does not say it
     last_ = seconds;
     return before_ + seconds;
   }
@@ -95,6 +97,7 @@ void add_event(RunLog& log, const Json& json, Clock& clock) {
     return;
   }
   if (event == "plan" || event == "refit" || event == "peak") return;
+  if (event == "resume") return clock.begin_anew();
   if (json.contains("seconds")) log.seconds = std::max(log.seconds, clock.at(json.at("seconds").get<double>()));
   if (event == "usage") {
     log.usage.push_back({.seconds = log.seconds,

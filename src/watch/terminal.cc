@@ -15,6 +15,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/descriptor.h"
 #include "base/error.h"
 #include "base/sudden_end.h"
 
@@ -35,15 +36,6 @@ constexpr std::array<int, 16> deadly = {SIGSEGV, SIGABRT,   SIGFPE,  SIGILL,  SI
                                         SIGALRM, SIGVTALRM, SIGPROF, SIGUSR1, SIGUSR2, SIGIO,  SIGSTKFLT, SIGPWR};
 std::array<struct sigaction, deadly.size()> deadly_before;
 struct sigaction stop_before;
-
-void write_all(int descriptor, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(descriptor, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return;
-    bytes.remove_prefix(static_cast<size_t>(count));
-  }
-}
 
 bool in_foreground() { return ::tcgetpgrp(STDOUT_FILENO) == ::getpgrp(); }
 

@@ -53,6 +53,52 @@ TEST(File, OfAnySizeIsReadCopiedAndSummedInPieces) {
   EXPECT_FALSE(std::filesystem::exists(scratch_folder() / "b"));
 }
 
+std::filesystem::perms permissions_of(const std::filesystem::path& path) { return std::filesystem::symlink_status(path).permissions(); }
+
+TEST(File, ThatIsReplacedKeepsItsPermissions) {
+  using std::filesystem::perms;
+  const auto path = scratch_folder() / "private.txt", group = scratch_folder() / "group.txt";
+  for (const auto& each : {path, group}) write_file_atomically(each, "old");
+  constexpr perms owner = perms::owner_read | perms::owner_write, shared = owner | perms::group_read | perms::group_write;
+  std::filesystem::permissions(path, owner);
+  std::filesystem::permissions(group, shared);
+  for (const auto& each : {path, group}) write_file_atomically(each, "new");
+  EXPECT_EQ(permissions_of(path), owner);
+  EXPECT_EQ(permissions_of(group), shared);
+  AtomicFile stricter(group, 0600);
+  stricter.append("newer");
+  stricter.commit();
+  EXPECT_EQ(permissions_of(group), owner);
+  EXPECT_EQ(read_file(group), "newer");
+}
+
+TEST(File, IsWrittenWhereALinkLeadsWhenAskedForAndElseInItsPlace) {
+  const auto folder = scratch_folder() / "links";
+  std::filesystem::create_directories(folder / "elsewhere");
+  const auto target = folder / "elsewhere/file.txt", link = folder / "link.txt", lost = folder / "lost.txt";
+  write_file_atomically(target, "old");
+  std::filesystem::create_symlink("elsewhere/file.txt", link);
+  std::filesystem::create_symlink("nowhere", lost);
+  EXPECT_EQ(where_link_leads(target), target);
+  EXPECT_EQ(where_link_leads(lost), folder / "nowhere");
+  std::filesystem::create_symlink("circle.txt", folder / "circle.txt");
+  EXPECT_EQ(where_link_leads(folder / "circle.txt"), folder / "circle.txt");
+  write_file_atomically(where_link_leads(link), "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(read_file(target), "new");
+  write_file_atomically(link, "own");
+  EXPECT_FALSE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(read_file(target), "new");
+}
+
+TEST(File, OfWhichATemporaryIsLeftIsKnownByItsName) {
+  const auto is_answer = [](const std::filesystem::path& path) { return path.extension() == ".jsonl"; };
+  for (const char* name : {"a.jsonl.17.part", "a.jsonl.2.17.part"}) EXPECT_TRUE(is_temporary_of(name, is_answer)) << name;
+  for (const char* name : {"a.jsonl", "a.jsonl.part", "a.json.17.part", "a.jsonl.x.17.part", "a.jsonl.17.parts"}) {
+    EXPECT_FALSE(is_temporary_of(name, is_answer)) << name;
+  }
+}
+
 TEST(File, AFailedWriteLeavesTheOldFileAndNoTemporary) {
   const auto folder = scratch_folder() / "occupied";
   std::filesystem::create_directories(folder / "target" / "child");  // a non-empty folder cannot be replaced by a file

@@ -271,7 +271,10 @@ class Resumed(ProgramTest):
         data = bytearray(file.read_bytes())
         data[-1] ^= 1
         file.write_bytes(data)
-        self.assertRegex(self.refused(self.path / "jobs.yaml"), r"step-4/optimizer\.safetensors: is damaged")
+        refusal = self.refused(self.path / "jobs.yaml")
+        self.assertRegex(refusal, r"step-4/optimizer\.safetensors: is damaged")
+        job = self.path / "run" / "jobs" / "plain"
+        self.assertIn(f"is whole: `cp {job}/previous {job}/latest` goes on from it", refusal)
         file.unlink()
         self.assertRegex(self.refused(self.path / "jobs.yaml"), r"step-4/optimizer\.safetensors: ")
         (self.path / "run" / "run.json").write_text("{")

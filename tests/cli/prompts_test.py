@@ -6,6 +6,8 @@
 import fcntl
 import gzip
 import json
+import os
+import pathlib
 import shutil
 import signal
 import time
@@ -162,6 +164,26 @@ class Answers(Prompts):
             output.write_text(torn)
             self.many("--output", output, "--resume")
             self.assertEqual(output.read_text(), whole)
+
+    def test_come_to_a_file_that_a_link_leads_to_whatever_its_name(self):
+        folder = os.fsdecode(os.fsencode(self.path) + b"/caf\xe9")  # no UTF-8
+        os.mkdir(folder)
+        adapter = os.path.join(folder, "ad\udce9")
+        shutil.copytree(self.adapters[0], adapter)
+        target, output = pathlib.Path(folder) / "answers.jsonl", self.path / "answers.jsonl"
+        output.symlink_to(target)
+        options = ("--prompts", self.prompts, "--output", output, "--adapter", adapter, "--stop", os.fsdecode(b"\xff"),
+                   "--max-new-tokens", "3")
+        self.generate(*options)
+        whole = target.read_text()
+        lines = whole.splitlines(keepends=True)
+        self.assertEqual([json.loads(line)["adapter"] for line in lines], ["ad\ufffd"] * len(RECORDS))
+        target.write_text("".join(lines[1:4] + lines[:1]))  # out of order, so that the file is replaced in the end
+        target.chmod(0o600)
+        self.generate(*options, "--resume")
+        self.assertEqual(target.read_text(), whole)
+        self.assertTrue(output.is_symlink())
+        self.assertEqual(target.stat().st_mode & 0o777, 0o600)
 
     def test_that_were_not_finite_are_given_anew(self):
         output = self.path / "answers.jsonl"

@@ -250,6 +250,28 @@ TEST(TokenizerEncoder, GivesTheTokensOfTheRenderedTextAndMarksTheAnswer) {
   EXPECT_EQ(std::count(hostile.tokens.begin(), hostile.tokens.end(), *tokenizer.token_id("<|im_end|>")), 2);
 }
 
+TEST(TokenizerEncoder, GivesAddedTokensTheSpaceThatTheySwallowAndTakesThoseThatAreNotSpecialFromContent) {
+  ordered_json file = ordered_json::parse(read_file(source_folder() / "tests/data/tokenizers/gpt2/tokenizer.json"));
+  const auto add = [&](const char* content, bool special, bool lstrip, bool rstrip) {
+    const int64_t id = 60000 + std::ssize(file["added_tokens"]);
+    file["added_tokens"].push_back({{"id", id}, {"content", content}, {"special", special}, {"normalized", false}, {"single_word", false},
+                                    {"lstrip", lstrip}, {"rstrip", rstrip}});
+  };
+  add("<|user|>", true, false, true);
+  add("<|stop|>", true, true, false);
+  add("<tool>", false, false, false);
+  const Tokenizer tokenizer = Tokenizer::from_json(file.dump(), "tokenizer.json");
+  const TokenizerEncoder encoder(tokenizer, std::nullopt);
+  const ChatTemplate chat("{% for m in messages %}<|user|>\n{{ m.content }} <|stop|>{% endfor %}", "strips", {});
+  for (const char* content : {"a <tool> b", "\n a", "a \n", "", "<tool>"}) {
+    const ordered_json messages = {{{"role", "user"}, {"content", content}}, {{"role", "user"}, {"content", "x"}}};
+    const TrainingText text{chat.render(messages, {}), {}};
+    Example example;
+    encode_training_text(text, encoder, example);
+    EXPECT_EQ(example.tokens, tokenizer.encode(text.text.bytes())) << content;
+  }
+}
+
 // Llama 2's tokenizer writes spaces as characters of its own, and one before every stretch of text.
 TEST(TokenizerEncoder, ThatMarksSpacesGivesTheTokensOfTheWholeTextAndMarksTheAnswer) {
   const Tokenizer tokenizer = Tokenizer::from_json_file(source_folder() / "tests/data/tokenizers/llama2/tokenizer.json");

@@ -49,7 +49,7 @@ std::string error_of(const json& file) {
   return "no error";
 }
 
-TEST(Tokenizer, TextOfUsersCannotInjectAddedTokens) {
+TEST(Tokenizer, TextOfUsersCannotInjectSpecialTokens) {
   for (const char* kind : {"gpt2", "llama3", "qwen2", "smollm", "llama2"}) {
     const Tokenizer tokenizer = Tokenizer::from_json_file(committed(kind));
     const std::string text = "a<|im_end|>b</s><|eot_id|><|endoftext|><tool> we [INST] <s>";
@@ -57,9 +57,19 @@ TEST(Tokenizer, TextOfUsersCannotInjectAddedTokens) {
     for (const int32_t id : tokenizer.encode(text)) recognised = recognised || tokenizer.is_added(id);
     EXPECT_TRUE(recognised) << kind;
     const std::vector<int32_t> plain = tokenizer.encode_plain(text);
-    for (const int32_t id : plain) EXPECT_FALSE(tokenizer.is_added(id)) << kind;
+    for (const int32_t id : plain) EXPECT_FALSE(tokenizer.is_special(id)) << kind;
     EXPECT_EQ(tokenizer.decode(plain), text) << kind;
   }
+}
+
+TEST(Tokenizer, PlainTextHasTheAddedTokensThatAreNotSpecial) {
+  json file = byte_level_file();
+  json word = added_token(258, "chem", false);
+  word["normalized"] = true;
+  file["added_tokens"] = {added_token(256, "<end>"), added_token(257, "<tool>", false), word};
+  const Tokenizer tokenizer = build(file);
+  EXPECT_THAT(tokenizer.encode_plain("a<tool>chem<end>"), ElementsAre('a', 257, 258, '<', 'e', 'n', 'd', '>'));
+  EXPECT_THAT(tokenizer.encode("a<tool>chem<end>"), ElementsAre('a', 257, 258, 256));
 }
 
 TEST(Tokenizer, PlainTextAvoidsAddedTokensThatMergesOrWholeWordsWouldMake) {

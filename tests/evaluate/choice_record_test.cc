@@ -33,6 +33,10 @@ TEST(ChoiceRecord, TheAnswerIsANumberALetterOrAText) {
   EXPECT_EQ(answer("\"3\""), 2u) << "a choice's own text comes first";
   EXPECT_EQ(answer("\"1\""), 1u);
   EXPECT_EQ(read(R"({"prompt": "q", "choices": {"text": ["x", "y"], "label": ["1", "2"]}, "answerKey": "1"})").answer, 0u);
+  EXPECT_EQ(read(R"({"prompt": "q", "choices": {"text": ["0", "1", "2"], "label": ["1", "2", "3"]}, "answerKey": "2"})").answer, 1u)
+      << "its own labels go before texts";
+  EXPECT_EQ(read(R"({"prompt": "q", "choices": {"text": ["A", "C", "G"], "label": ["A", "B", "C"]}, "answerKey": "C"})").answer, 2u);
+  EXPECT_EQ(read(R"({"prompt": "q", "choices": {"text": ["A", "C", "G"], "label": ["1", "2", "3"]}, "answerKey": "C"})").answer, 1u);
   EXPECT_EQ(read(R"({"messages": [{"role": "user", "content": "q"}], "choices": ["x", "y"], "label": 1})").answer, 1u);
 }
 

@@ -225,6 +225,16 @@ TEST_F(GgufParts, AreOneFileByTheFirst) {
   EXPECT_EQ(file.find("a")->bytes.front(), std::byte{'a'});
 }
 
+TEST_F(GgufParts, HaveTheirTensorsInTheOrderOfThePartsWhereverTheseAreMapped) {
+  write("m-00002-of-00003.gguf", part(1, 3, "z"), 'z');
+  write("m-00003-of-00003.gguf", part(2, 3, "b"), 'b');
+  const GgufFile file(write("m-00001-of-00003.gguf", part(0)));
+  const std::vector<const GgufTensor*> tensors = file.tensors_as_stored();
+  ASSERT_EQ(tensors.size(), 2u);
+  EXPECT_EQ(tensors[0]->name, "z");
+  EXPECT_EQ(tensors[1]->name, "b");
+}
+
 TEST_F(GgufParts, ThatAreMissingOrOfAnotherFileAreAllNamedWithTheWayOut) {
   const std::filesystem::path first = write_all();
   std::filesystem::remove(folder.path() / "m-00002-of-00003.gguf");

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <set>
 #include <utility>
 
@@ -644,6 +645,16 @@ TEST(MakePlan, PutsTensorParallelismIntoNodesAndThePipelineAcrossThemWhereTheNet
       }
     }
     EXPECT_EQ(nodes.size(), 4u);
+  }
+}
+
+TEST(MakePlan, EndsSoonWhenNobodyWaitsForIt) {
+  Case problem(3);
+  const std::atomic<bool> stop = true;
+  problem.options.stop = &stop;
+  for (const int64_t threads : {1, 2}) {
+    problem.options.threads = threads;
+    EXPECT_THROW(make_plan(problem.model, problem.cluster, problem.jobs, problem.options), PlanningStopped);
   }
 }
 

@@ -107,6 +107,20 @@ TEST_F(RunFolderTest, WhoseCheckpointsAreGoneIsRefusedBeforeAnythingIsChanged) {
   EXPECT_TRUE(fs::exists(path / "jobs" / "b" / "step-1"));
 }
 
+TEST_F(RunFolderTest, ThatWasRemovedOrMovedIsNotWrittenToAnyMore) {
+  const RunRecord record = record_of(two_jobs);
+  RunFolder folder(path, RunFolder::Start::fresh);
+  folder.begin(record);
+  folder.check_is_ours();
+  fs::rename(path, fs::path(path) += "-moved");
+  EXPECT_THROW(folder.check_is_ours(), SystemError);
+  RunFolder(path, RunFolder::Start::fresh).begin(record);  // another run's
+  EXPECT_THROW(folder.update(record), SystemError);
+  EXPECT_THROW(folder.write_summary("{}"), SystemError);
+  EXPECT_FALSE(fs::exists(path / "summary.json"));
+  fs::remove_all(fs::path(path) += "-moved");
+}
+
 TEST_F(RunFolderTest, GivesItsRecordBack) {
   const RunRecord record = record_of(two_jobs, "run: {layout: chunked, chunk_size: 32}\n");
   RunFolder(path, RunFolder::Start::fresh).begin(record);
@@ -138,7 +152,7 @@ TEST(RunRecord, ListsEveryDifferenceThatChangesAResult) {
   now.compute_dtype = "BFloat16";
   now.data_hashes["a"] = "other";
   EXPECT_THAT(differences(before, now),
-              ElementsAre(HasSubstr("fingerprint: m, now n"), "compute dtype: Float, now BFloat16",
+              ElementsAre(HasSubstr("fingerprint: m, now n"), "model.dtype: float32, now bfloat16",
                           "run.layout: ragged, now padded", "jobs.a.adapter.r: 4, now 8",
                           "jobs.a.train.learning_rate: 0.001, now 0.002", HasSubstr("jobs.a.data: /data/a.jsonl"),
                           "jobs.c: is not in the run", "jobs.b: is in the run, and missing now"));

@@ -380,5 +380,31 @@ TEST(Trainer, AJobThatCanNeverFitIsRefusedWithTheTermThatOverflows) {
   }
 }
 
+TEST(Trainer, AJobThatHadEndedStaysFinishedWhereItWouldNotFitAnyMore) {
+  install_counting_allocator();
+  SmallRun run("had-ended");
+  run.trainer({small_job("job", AdapterMethod::lora, 1, 3)}, {})->run();
+  const std::string adapter = read_file(run.folder / "jobs/job/adapter/adapter_model.safetensors");
+  std::filesystem::remove_all(run.folder / "jobs/job/adapter");
+  TrainerOptions options;
+  const ComputeDevice& device = test_compute_device();
+  options.memory_limit_bytes = device.is_cpu() ? resident_bytes() : device.memory().allocated_bytes + 1;
+  auto trainer = run.trainer({small_job("job", AdapterMethod::lora, 1, 3), small_job("other", AdapterMethod::lora, 1, 3)}, options, true);
+  trainer->run();
+  EXPECT_EQ(trainer->jobs()[0]->state().status, JobStatus::finished) << trainer->jobs()[0]->state().failure;
+  EXPECT_EQ(trainer->jobs()[1]->state().status, JobStatus::refused);
+  EXPECT_EQ(read_file(run.folder / "jobs/job/adapter/adapter_model.safetensors"), adapter);
+}
+
+TEST(Trainer, WritesNothingWhereItIsToldNotTo) {
+  SmallRun run("folder-gone");
+  TrainerOptions options;
+  options.before_writing = [] { throw SystemError("the folder is gone"); };
+  auto trainer = run.trainer({small_job("job", AdapterMethod::lora, 1, 3)}, options);
+  EXPECT_THROW(trainer->run(), SystemError);
+  EXPECT_FALSE(std::filesystem::exists(run.folder / "jobs/job/adapter"));
+  EXPECT_FALSE(latest_checkpoint(run.folder / "jobs/job").has_value());
+}
+
 }  // namespace
 }  // namespace cotune::testing

@@ -55,6 +55,18 @@ const char* const metrics =
     R"({"event":"step","job":"sql","step":2,"loss":1.5,"learning_rate":0.1,"gradient_norm":null,"real_tokens":10,"seconds":0.25})" "\n"
     R"({"event":"step","job":"sql","step":3,"lo)";
 
+TEST_F(RunFiles, SayWhenARunWasResumedHoweverLateItsNextEventComes) {
+  write("metrics.jsonl",
+        R"({"event":"step","job":"sql","step":1,"loss":2.0,"learning_rate":0.1,"gradient_norm":1.0,"seconds":4.0})" "\n"
+        R"({"event":"resume"})" "\n"
+        R"({"event":"resume"})" "\n"
+        R"({"event":"step","job":"sql","step":2,"loss":1.5,"learning_rate":0.1,"gradient_norm":1.0,"seconds":5.0})" "\n");
+  const RunLog log = read_run_log(folder);
+  ASSERT_EQ(log.jobs.at(0).made.size(), 2u);
+  EXPECT_EQ(log.jobs[0].made[1].seconds, 9.0);
+  EXPECT_EQ(log.seconds, 9.0);
+}
+
 TEST_F(RunFiles, OfARunThatWasKilledSayHowFarItWas) {
   write("metrics.jsonl", metrics);
   const RunLog log = read_run_log(folder);

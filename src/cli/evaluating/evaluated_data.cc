@@ -79,8 +79,18 @@ TokenisedChoices tokens_of(const AdaptedModel& model, const ChoiceRecord& record
   return tokenised(continue_chat(*model.text().chat_template(), messages, answers, model.text().encoder()));
 }
 
-void check_lengths(const TokenisedChoices& tokens, int64_t context) {
+void check_vocabulary(const std::string& field, std::span<const int32_t> tokens, int64_t vocabulary) {
+  for (const int32_t token : tokens) {
+    if (token >= vocabulary) throw RecordError(field, fmt::format("holds token {}, but the model's vocabulary has {} tokens", token, vocabulary));
+  }
+}
+
+/// That the model can take them.
+void check_tokens(const TokenisedChoices& tokens, const ModelConfig& config) {
   if (tokens.question.empty()) throw RecordError("", "the question has no tokens");
+  check_vocabulary("", tokens.question, config.vocabulary_size);
+  for (size_t i = 0; i < tokens.choices.size(); ++i) check_vocabulary(fmt::format("choices[{}]", i), tokens.choices[i], config.vocabulary_size);
+  const int64_t context = config.context_length;
   for (size_t i = 0; i < tokens.choices.size(); ++i) {
     if (tokens.choices[i].empty()) throw RecordError(fmt::format("choices[{}]", i), "has no tokens of its own behind the question");
     const size_t length = tokens.question.size() + tokens.choices[i].size();
@@ -108,7 +118,7 @@ ChoiceQuestions read_questions(const std::string& path, const EvaluateOptions& o
       if (lines.too_long()) throw RecordError("", lines.too_long_complaint());
       ChoiceRecord record = choice_record_of(parse_json_line(lines.text()));
       TokenisedChoices tokens = tokens_of(model, record, options);
-      check_lengths(tokens, model.files().config.context_length);
+      check_tokens(tokens, model.files().config);
       add(std::move(tokens), std::move(record.choices), record.answer, lines.line(), questions);
     } catch (const RecordError& error) {
       mistakes.add(lines.line(), error.field(), error.what());
@@ -158,7 +168,7 @@ ChoiceQuestions questions_of(const Dataset& answered, const EvaluateOptions& opt
                                           normalised(answer, {}).substr(0, 80)));
       }
       TokenisedChoices tokens = tokenised(continue_example(last->prompt, last->answer, options.choices, model.text().encoder()));
-      check_lengths(tokens, model.files().config.context_length);
+      check_tokens(tokens, model.files().config);
       add(std::move(tokens), options.choices, static_cast<size_t>(right - options.choices.begin()), answered.line(i), questions);
     } catch (const RecordError& error) {
       const std::string& source = answered.source(i);

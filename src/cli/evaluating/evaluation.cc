@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "cli/generating/answering.h"
 #include "cli/terminal/interruption.h"
 #include "cli/terminal/status_line.h"
@@ -147,7 +148,7 @@ class Evaluation {
     line["text"] = answer.text;
     line["stop"] = to_string(answer.generated.stop);
     line["exact_match"] = matches;
-    lines.add({which.example, which.adapter, 0}, line.dump() + "\n");
+    lines.add({which.example, which.adapter, 0}, text_of_json(line) + "\n");
     return matches;
   }
 
@@ -191,7 +192,7 @@ class Evaluation {
         line["choice"] = score.likeliest;
         line["choice_by_length"] = score.likeliest_by_length;
         line["log_probabilities"] = log_probabilities;
-        write_(line.dump() + "\n");
+        write_(text_of_json(line) + "\n");
       }
     }
     for (size_t k = 0; k < right.size(); ++k) {

@@ -12,7 +12,9 @@
 #include <optional>
 
 #include "base/counted.h"
+#include "base/descriptor.h"
 #include "base/error.h"
+#include "base/json_text.h"
 #include "base/sudden_end.h"
 #include "watch/answer_panes.h"
 #include "watch/terminal.h"
@@ -25,12 +27,7 @@ constexpr auto between_frames = std::chrono::milliseconds(50);
 /// Whatever signals come meanwhile.
 void write_out(std::string_view text) {
   std::fflush(stdout);
-  while (!text.empty()) {
-    const ssize_t count = ::write(STDOUT_FILENO, text.data(), text.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw SystemError(fmt::format("standard output: cannot be written: {}", std::strerror(errno)));
-    text.remove_prefix(static_cast<size_t>(count));
-  }
+  if (!write_all(STDOUT_FILENO, text)) throw SystemError(fmt::format("standard output: cannot be written: {}", std::strerror(errno)));
 }
 
 std::string cut_off_notice(const Answer& answer, const AdaptedModel& model) {
@@ -96,7 +93,7 @@ class JsonAnswers : public Display {
     line["reused_prompt_tokens"] = answer.generated.reused_tokens;
     line["new_tokens"] = answer.generated.tokens.size();
     line["seconds"] = answer.seconds;
-    write_out(line.dump() + "\n");
+    write_out(text_of_json(line) + "\n");
   }
 };
 

@@ -60,7 +60,7 @@ void OrderedAnswers::finish() {
 }
 
 StoredAnswers::StoredAnswers(std::filesystem::path path, Start start, const std::vector<std::string>& adapters, AnswerOptions options)
-    : path_(std::move(path)), start_(start), options_(std::move(options)) {
+    : path_(where_link_leads(path)), start_(start), options_(std::move(options)) {
   const std::filesystem::path folder = std::filesystem::absolute(path_).parent_path();
   if (!std::filesystem::is_directory(folder)) throw_user_error("{}: there is no folder {}", path_.string(), folder.string());
   const bool is_there = std::filesystem::exists(path_);

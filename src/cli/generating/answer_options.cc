@@ -8,7 +8,9 @@
 #include "adapter/adapter_file.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_text.h"
 #include "cli/planning/profile_fingerprint.h"
+#include "train/adapter_folder.h"
 
 namespace cotune {
 namespace {
@@ -18,7 +20,7 @@ using nlohmann::ordered_json;
 
 std::string text_of(const ordered_json& value) {
   if (value.is_null()) return "none";
-  return value.is_string() ? value.get<std::string>() : value.dump();
+  return value.is_string() ? value.get<std::string>() : text_of_json(value);
 }
 
 /// Of an adapter; "" of the base model, which has none.
@@ -29,7 +31,7 @@ std::string fact_of(const ordered_json& adapter, const char* name) {
 ordered_json adapter_of(const fs::path& folder) {
   if (folder.empty()) return nullptr;
   return {{"folder", fs::weakly_canonical(folder).string()},
-          {"checksum", checksum(read_file(folder / adapter_config_file) + checksum(MappedFile(folder / adapter_model_file).text()))}};
+          {"checksum", adapter_checksum(folder)}};
 }
 
 }  // namespace
@@ -52,6 +54,7 @@ AnswerOptions::AnswerOptions(const GenerateOptions& options, const AdaptedModel&
               {"--min-p", sampling.min_p},
               {"--repetition-penalty", sampling.repetition_penalty},
               {"--seed", sampling.seed}};
+  options_ = ordered_json::parse(text_of_json(options_));  // as they are written, so that --resume finds them equal
   adapters_ = ordered_json::object();
   for (size_t i = 0; i < model.adapter_count(); ++i) adapters_[model.name(i)] = adapter_of(model.folder(i));
 }
@@ -90,7 +93,7 @@ bool AnswerOptions::go_on_with(const fs::path& answers) {
 }
 
 void AnswerOptions::write(const fs::path& answers) const {
-  write_file_atomically(options_file_of(answers), ordered_json{{"options", options_}, {"adapters", adapters_}}.dump(2) + "\n");
+  write_file_atomically(options_file_of(answers), text_of_json(ordered_json{{"options", options_}, {"adapters", adapters_}}, 2) + "\n");
 }
 
 }  // namespace cotune

@@ -10,6 +10,7 @@
 #include "base/appended_file.h"
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/json_text.h"
 
 namespace cotune {
 namespace {
@@ -20,7 +21,7 @@ constexpr ptrdiff_t kept = 1000, most = 2 * kept;
 constexpr uint32_t owner_only = 0600;
 
 std::string line_of(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return text_of_json(nlohmann::json(text)) + "\n";
 }
 
 }  // namespace

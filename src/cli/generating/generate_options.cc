@@ -1,8 +1,12 @@
 #include "cli/generating/generate_options.h"
 
 #include <ATen/Parallel.h>
+#include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdint>
+#include <limits>
 
 #include "base/error.h"
 #include "cli/manual/command_description.h"
@@ -24,6 +28,18 @@ CLI::Validator as_in_jobs_file(Section section, const char* key) {
     return "";
   };
   return CLI::Validator(read, "");
+}
+
+/// As the jobs file's seeds. The library alone would take larger numbers for the largest, and ones of base 8 and 16.
+CLI::Validator seed_number() {
+  const auto complaint = [](const std::string& text) -> std::string {
+    uint64_t seed = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+    const bool has_zero = text.size() > 1 && text.front() == '0';
+    if (error == std::errc() && end == text.data() + text.size() && !has_zero) return "";
+    return fmt::format("must be a whole number from 0 to {}, got {}", std::numeric_limits<uint64_t>::max(), text);
+  };
+  return CLI::Validator(complaint, "");
 }
 
 CLI::Range count_from(int64_t lowest) { return CLI::Range(lowest, int64_t{1} << 30); }
@@ -122,7 +138,7 @@ void add_generate_options(CLI::App& command, GenerateOptions& to) {
       .add_option("--repetition-penalty", to.repetition_penalty,
                   "Above 1: tokens of the prompt and the answer so far become less likely, as in transformers; 1: none")
       ->check(number_in(0.01, 100.0));
-  command.add_option("--seed", to.seed, "Equal seeds give equal answers; default 0")->check(CLI::NonNegativeNumber);
+  command.add_option("--seed", to.seed, "Equal seeds give equal answers; default 0")->check(seed_number());
 }
 
 SamplingSettings sampling_of(const GenerateOptions& options) {

@@ -12,6 +12,7 @@
 #include "base/counted.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
+#include "base/json_text.h"
 #include "base/record_mistakes.h"
 #include "base/sudden_end.h"
 #include "cli/generating/answer_file.h"
@@ -150,8 +151,14 @@ class PromptAnswers {
     if (options_.raw && !prompt.messages.is_null()) mistake("messages", "--raw has no effect on a chat; leave it out");
     if (options_.system && prompt.is_whole_text) mistake("instruction", "--system has no effect on a prompt without a template; leave it out");
     try {
-      const auto count = static_cast<int64_t>(tokens_of(prompt).size());
-      const int64_t context = model_.files().config.context_length;
+      const std::vector<int32_t> tokens = tokens_of(prompt);
+      const auto count = std::ssize(tokens);
+      const ModelConfig& config = model_.files().config;
+      const int64_t context = config.context_length;
+      const auto foreign = std::ranges::find_if(tokens, [&](int32_t token) { return token >= config.vocabulary_size; });
+      if (foreign != tokens.end()) {
+        mistake("", fmt::format("holds token {}, but the model's vocabulary has {} tokens", *foreign, config.vocabulary_size));
+      }
       if (count == 0) mistake("", "the prompt is empty");
       if (count >= context)
         mistake("", fmt::format("the prompt has {}; the model's context holds {}, an answer included", counted(count, "token"), context));
@@ -214,7 +221,7 @@ class PromptAnswers {
     line["stop"] = to_string(answer.generated.stop);
     line["prompt_tokens"] = asked.prompt_tokens;
     line["new_tokens"] = answer.generated.tokens.size();
-    answers_->add(asked.key, line.dump() + "\n");
+    answers_->add(asked.key, text_of_json(line) + "\n");
   }
 
   void tell_progress(size_t under_way) {

@@ -1,8 +1,10 @@
 #include "cli/planning/planning_setup.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "base/diagnostics.h"
 #include "base/error.h"
@@ -39,7 +41,9 @@ std::string planned_dtype(const PlanningSources& sources, const ModelSpec& model
   }
   if (!sources.dtype.empty()) return sources.dtype;
   for (const NodeGroup& group : cluster.nodes) {
-    if (!group.device.flops.contains("bfloat16")) return "float32";
+    if (group.device.flops.contains("bfloat16")) continue;
+    fmt::print(stderr, "dtype: float32, for nodes `{}` have no rate for bfloat16; --dtype bfloat16 needs a cluster file without them\n", group.name);
+    return "float32";
   }
   return "bfloat16";
 }

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "base/quantity_text.h"
 #include "console/output_file.h"
 #include "cli/planning/planning_setup.h"
@@ -99,7 +100,7 @@ void simulate_step(const StepArguments& arguments) {
   nlohmann::ordered_json json = to_json(study, plan);
   json["groupings"] = nlohmann::ordered_json::array();
   for (const ConsideredGrouping& each : groupings) json["groupings"].push_back(to_json(each));
-  fmt::print("{}\n", json.dump(2));
+  fmt::print("{}\n", text_of_json(json, 2));
 }
 
 }  // namespace cotune

@@ -14,6 +14,7 @@
 #include "base/counted.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
+#include "base/json_text.h"
 #include "cluster/philly_trace.h"
 #include "cluster/replanned_trace.h"
 #include "cluster/trace_charts.h"
@@ -241,7 +242,7 @@ void simulate_replanning(const TraceArguments& arguments) {
   }
   nlohmann::ordered_json json{{"advice", advice}, {"results", nlohmann::ordered_json::array()}};
   for (const ReplannedTrace& each : results) json["results"].push_back(to_json(each, trace));
-  fmt::print("{}\n", json.dump(2));
+  fmt::print("{}\n", text_of_json(json, 2));
 }
 
 }  // namespace
@@ -276,7 +277,7 @@ void simulate_trace_command(const TraceArguments& arguments) {
   }
   nlohmann::json json{{"instance", describe(instances.spec)}, {"advice", advice}, {"results", nlohmann::json::array()}};
   for (const TraceSummary& each : summaries) json["results"].push_back(to_json(each));
-  fmt::print("{}\n", json.dump(2));
+  fmt::print("{}\n", text_of_json(json, 2));
 }
 
 }  // namespace cotune

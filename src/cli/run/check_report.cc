@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/counted.h"
+#include "base/json_text.h"
 #include "base/quantity_text.h"
 #include "cli/planning/plan_lines.h"
 #include "cli/run/sweep_table.h"
@@ -125,7 +126,7 @@ std::string check_json(const CheckReport& report) {
     json["memory_limit_bytes"] = report.memory.limit_bytes;
     if (report.plan) json["plan"] = to_json(*report.plan);
   }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text_of_json(json);
 }
 
 }  // namespace cotune

@@ -10,8 +10,10 @@
 #include <stdexcept>
 #include <thread>
 
+#include "base/error.h"
 #include "base/sudden_end.h"
 #include "comm/failure_text.h"
+#include "ops/memory.h"
 
 namespace cotune {
 namespace {
@@ -23,6 +25,9 @@ std::terminate_handler before_ours = nullptr;
   if (const std::exception_ptr uncaught = std::current_exception()) {
     try {
       std::rethrow_exception(uncaught);
+    } catch (const SystemError&) {  // ours, as the next two: no link's
+    } catch (const UserError&) {
+    } catch (const MemoryLimitExceeded&) {
     } catch (const std::runtime_error& error) {
       std::this_thread::sleep_for(std::chrono::seconds(3));
       before_sudden_end();

@@ -174,7 +174,8 @@ std::optional<PlannedDivision> plan_division(const DivisionQuestion& question, c
 }
 
 std::optional<DivisionAnswer> plan_division_anew(const DivisionQuestion& question, const DivisionRequest& request) {
-  const Planning planning(question, possible_degrees(question, request.tensor_degrees), request.time_ratio);
+  Planning planning(question, possible_degrees(question, request.tensor_degrees), request.time_ratio);
+  planning.options.stop = request.stop;
   std::optional<PlannedDivision> best = best_division(question, planning, request.jobs);
   if (!best) return std::nullopt;
   const double kept_seconds =

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/sudden_end.h"
 #include "cli/run/check_report.h"
 #include "cli/run/memory_check.h"
 #include "cli/run/sweep_table.h"
@@ -95,10 +96,9 @@ void compare_with(const RunRecord& before, const RunRecord& now, const fs::path&
                  fmt::format("this run cannot be resumed with other settings (its own first):\n  {}",
                              fmt::join(lines, "\n  ")));
   }
-  if (before.instruction_set != now.instruction_set) {
-    fmt::print(stderr,
-               "{}: was computed with {} kernels so far and goes on with {}: the last bits will differ\n",
-               folder.string(), before.instruction_set, now.instruction_set);
+  if (lines.empty() && before.instruction_set != now.instruction_set) {
+    write_to_standard_error(fmt::format("{}: was computed with {} kernels so far and goes on with {}: the last bits will differ\n",
+                                        folder.string(), before.instruction_set, now.instruction_set));
   }
 }
 

@@ -18,6 +18,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "base/sudden_end.h"
 #include "cli/terminal/stop_signals.h"
 #include "console/command_line.h"
@@ -185,7 +186,7 @@ class Supervisor {
     if (!settings_.json || settings_.rank != 0) return;
     const nlohmann::ordered_json event{
         {"event", "restart"}, {"restart", run_.restart_}, {"of", settings_.restarts}, {"reason", how_it_ended()}};
-    print_line(event.dump());
+    print_line(text_of_json(event));
   }
 
   /// One that comes when the run is over is none before it began (console/early_stop.h).

@@ -24,10 +24,12 @@ int wake = -1;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 extern "C" void on_interruption(int number) {
+  const int error = errno;  // of whatever it interrupts
   if (number != SIGINT) to_end = true;
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(event, &one, sizeof one);
   requested = true;
+  errno = error;
   if (wishes.take(number) != EndWish::repeated) return;
   before_sudden_end();
   std::signal(number, SIG_DFL);

@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "cli/run/run_prediction.h"
 #include "console/output.h"
 #include "train/job_events.h"
@@ -24,10 +25,7 @@ Json tokens_json(const TokenCounts& counts) {
           {"processed", counts.processed()}};
 }
 
-/// One line. Paths, which stand in reasons, need not be UTF-8.
-std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
-void print_event(const Json& json) { print_line(text_of(json)); }
+void print_event(const Json& json) { print_line(text_of_json(json)); }
 
 Json bytes_json(const PredictedBytes& bytes) { return {{"predicted", bytes.predicted}, {"measured", bytes.measured}}; }
 
@@ -45,8 +43,6 @@ Json prediction_json(const RunPrediction& prediction) {
   json["operator_seconds"] = prediction.operator_seconds();
   return json;
 }
-
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 Json step_or_null(int64_t step) { return step >= 0 ? Json(step) : Json(nullptr); }
 
@@ -75,10 +71,10 @@ void JsonEvents::on_step(const StepEvent& event) {
             {"job", event.job->spec().name},
             {"step", event.job->state().step},
             {"steps", event.job->total_steps()},
-            {"loss", number(event.loss)},
+            {"loss", number_or_null<Json>(event.loss)},
             {"learning_rate", event.learning_rate},
-            {"tokens_per_second", number(event.tokens_per_second)},
-            {"seconds_left", number(event.seconds_left)}};
+            {"tokens_per_second", number_or_null<Json>(event.tokens_per_second)},
+            {"seconds_left", number_or_null<Json>(event.seconds_left)}};
   print_event(marked(std::move(json), *event.job));
 }
 
@@ -86,8 +82,8 @@ void JsonEvents::on_evaluation(const EvaluationEvent& event) {
   Json json{{"event", "evaluation"},
             {"job", event.job->spec().name},
             {"step", event.step},
-            {"loss", number(event.loss)},
-            {"accuracy", number(event.accuracy)},
+            {"loss", number_or_null<Json>(event.loss)},
+            {"accuracy", number_or_null<Json>(event.accuracy)},
             {"best", event.best}};
   print_event(marked(std::move(json), *event.job));
 }
@@ -206,23 +202,23 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
                {"reason", state.end_reason()},
                {"deadline", job->spec().deadline.empty() ? Json(nullptr) : Json(job->spec().deadline)},
                {"missed_deadline", state.missed_deadline},
-               {"start_eval_loss", number(state.start_eval_loss)},
+               {"start_eval_loss", number_or_null<Json>(state.start_eval_loss)},
                {"eval_step", step_or_null(result.eval_step)},
-               {"eval_loss", number(result.eval_loss)},
-               {"start_eval_accuracy", number(state.start_eval_accuracy)},
-               {"eval_accuracy", number(result.eval_accuracy)},
+               {"eval_loss", number_or_null<Json>(result.eval_loss)},
+               {"start_eval_accuracy", number_or_null<Json>(state.start_eval_accuracy)},
+               {"eval_accuracy", number_or_null<Json>(result.eval_accuracy)},
                {"best_step", step_or_null(state.best_step)},
-               {"best_eval_loss", number(state.best_eval_loss)},
+               {"best_eval_loss", number_or_null<Json>(state.best_eval_loss)},
                {"adapter_step", job->has_left_adapter() ? Json(result.step) : Json(nullptr)},
                {"trained_tokens", state.trained_tokens},
                {"labelled_tokens", state.labelled_tokens}};
     const auto tokens = summary.tokens.find(job->index());
-    if (tokens != summary.tokens.end()) entry["tokens"] = tokens_json(tokens->second);
+    entry["tokens"] = tokens_json(tokens != summary.tokens.end() ? tokens->second : TokenCounts{});
     json["jobs"].push_back(std::move(entry));
   }
   json["sweeps"] = Json::array();
   for (const SweepStanding& sweep : sweeps) json["sweeps"].push_back(to_json(sweep));
-  return text_of(json);
+  return text_of_json(json);
 }
 
 std::string with_figures_of(const std::string& earlier, const std::string& summary) {
@@ -240,7 +236,7 @@ std::string with_figures_of(const std::string& earlier, const std::string& summa
     const auto found = tokens.find(job["name"].get<std::string>());
     if (found != tokens.end()) job["tokens"] = found->second;
   }
-  return text_of(json);
+  return text_of_json(json);
 }
 
 }  // namespace cotune

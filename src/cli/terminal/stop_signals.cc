@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdint>
 #include <string>
@@ -26,8 +27,8 @@ std::atomic<const std::vector<std::string>*> removed_when_stopped{nullptr};
 EndWishes wishes;
 constexpr int passed_on_mark = 0x636f74;
 
-extern "C" void on_stop_signal(int number, siginfo_t* info, void*) {
-  const bool is_passed_on = info->si_code == SI_QUEUE && info->si_value.sival_int == passed_on_mark;
+void stop(int number, const siginfo_t& info) {
+  const bool is_passed_on = info.si_code == SI_QUEUE && info.si_value.sival_int == passed_on_mark;
   const EndWish wish = wishes.take(number, is_passed_on);
   if (wish == EndWish::known) return;
   if (!finishing) {
@@ -51,6 +52,12 @@ extern "C" void on_stop_signal(int number, siginfo_t* info, void*) {
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(event, &one, sizeof one);
   write_to_standard_error("stopping: every job is saved first; a second signal stops at once\n");
+}
+
+extern "C" void on_stop_signal(int number, siginfo_t* info, void*) {
+  const int error = errno;  // of whatever it interrupts
+  stop(number, *info);
+  errno = error;
 }
 
 }  // namespace

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 
+#include "base/atomic_file.h"
 #include "base/diagnostics.h"
 #include "base/file.h"
+#include "base/json_text.h"
 #include "data/records/chat_record.h"
 #include "data/records/field_line.h"
 #include "data/records/jsonl.h"
@@ -109,7 +111,7 @@ void write_session(const std::filesystem::path& path, const SessionFile& session
   if (session.of_all) file["messages"] = session.of_all->messages();
   if (!session.of_all) file["conversations"] = ordered_json::object();
   for (const auto& [name, conversation] : session.by_adapter) file["conversations"][name] = conversation.messages();
-  write_file_atomically(path, file.dump() + "\n");
+  write_file_atomically(where_link_leads(path), text_of_json(file) + "\n");
 }
 
 }  // namespace cotune

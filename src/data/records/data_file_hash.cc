@@ -81,8 +81,7 @@ bool is_name_of_kept_hash(const fs::path& path) { return path.extension() == ".j
 
 template <typename Unwanted>
 void forget_hash_where(const fs::path& kept, Unwanted is_unwanted) {
-  const fs::path name = kept.stem().stem();  // of KEY.json.PID.part, or KEY.json.NUMBER.PID.part
-  if (is_temporary_file(kept) && (is_name_of_kept_hash(name) || is_name_of_kept_hash(name.stem()))) {
+  if (is_temporary_of(kept, is_name_of_kept_hash)) {
     remove_abandoned(kept);
     return;
   }

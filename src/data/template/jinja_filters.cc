@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <optional>
 #include <unordered_map>
 
 #include "data/template/jinja_python_text.h"
@@ -149,6 +151,22 @@ Value indent(Runtime& runtime, const Value& value, const Arguments& arguments) {
   return out;
 }
 
+/// As Python's float() reads a text: decimal, no hexadecimal digits, no payload of a NaN.
+std::optional<double> python_float(const std::string& text) {
+  if (text.empty() || text.find_first_of("xXpP(") != std::string::npos) return std::nullopt;
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  return *end == '\0' ? std::optional(value) : std::nullopt;
+}
+
+/// As Python's round(): of the two nearest decimals the one that the exact value is nearer to.
+double rounded(double value, int64_t digits) {
+  if (!std::isfinite(value) || digits > 300) return value;
+  if (digits >= 0) return std::strtod(fmt::format("{:.{}f}", value, digits).c_str(), nullptr);
+  const double unit = std::pow(10.0, static_cast<double>(std::min<int64_t>(-digits, 300)));
+  return std::nearbyint(value / unit) * unit;
+}
+
 Value to_integer(Runtime& runtime, const Value& value, const Arguments& arguments) {
   const Value* given = arguments.find(0, "default");
   const Value fallback = given ? *given : Value(int64_t{0});
@@ -161,8 +179,7 @@ Value to_integer(Runtime& runtime, const Value& value, const Arguments& argument
     errno = 0;
     const int64_t whole = std::strtoll(digits.c_str(), &end, 10);
     if (!digits.empty() && *end == '\0' && errno == 0) return whole;
-    real = std::strtod(digits.c_str(), &end);
-    if (digits.empty() || *end != '\0') return fallback;
+    real = python_float(digits).value_or(std::numeric_limits<double>::quiet_NaN());
   }
   if (!(std::abs(real) < 9.2e18)) return fallback;
   return static_cast<int64_t>(real);
@@ -173,9 +190,7 @@ Value to_float(Runtime& runtime, const Value& value, const Arguments& arguments)
   if (value.is_number()) return value.number();
   if (const Text* text = value.as_text()) {
     const std::string digits = strip_text(runtime, *text, nullptr, true, true).bytes();
-    char* end = nullptr;
-    const double real = std::strtod(digits.c_str(), &end);
-    if (!digits.empty() && *end == '\0') return real;
+    if (const std::optional<double> real = python_float(digits)) return *real;
   }
   return given ? *given : Value(0.0);
 }
@@ -190,7 +205,8 @@ Value round_number(Runtime& runtime, const Value& value, const Arguments& argume
   const double scaled = value.number() * scale;
   if (how == "ceil") return std::ceil(scaled) / scale;
   if (how == "floor") return std::floor(scaled) / scale;
-  return std::nearbyint(scaled) / scale;
+  if (value.is_integer()) return digits >= 0 ? value : Value(static_cast<int64_t>(rounded(value.number(), digits)));
+  return rounded(value.number(), digits);
 }
 
 Value escape(Runtime& runtime, const Value& value, const Arguments&) {

@@ -11,6 +11,12 @@
 namespace cotune {
 namespace {
 
+/// What a text is taken for: any added token may be made of it, or those alone that are not special.
+struct Reading {
+  const TokenizerParts::Matchers& added;
+  bool merges_make_added = true;  ///< also where merges of other tokens come to it
+};
+
 /// Encodes a stretch that holds no added tokens any more.
 void encode_words(const TokenizerParts& parts, std::string text, bool at_text_start, bool allow_added,
                   std::vector<int32_t>& out) {
@@ -18,19 +24,34 @@ void encode_words(const TokenizerParts& parts, std::string text, bool at_text_st
   for (const WordList::Word& word : list.words) parts.model->encode(list.view(word), allow_added, out);
 }
 
-void encode_normalized(const TokenizerParts& parts, std::string_view raw, bool at_text_start,
+void encode_normalized(const TokenizerParts& parts, std::string_view raw, bool at_text_start, const Reading& reading,
                        std::vector<int32_t>& out) {
   std::string text = parts.normalizer.apply(raw);
-  if (parts.normalized_matcher.empty()) {
-    encode_words(parts, std::move(text), at_text_start, true, out);
+  if (reading.added.normalized.empty()) {
+    encode_words(parts, std::move(text), at_text_start, reading.merges_make_added, out);
     return;
   }
-  for (const auto& stretch : parts.normalized_matcher.split(text)) {
+  for (const auto& stretch : reading.added.normalized.split(text)) {
     if (stretch.id >= 0) {
       out.push_back(stretch.id);
     } else {
       encode_words(parts, text.substr(stretch.begin, stretch.end - stretch.begin),
-                   at_text_start && stretch.begin == 0, true, out);
+                   at_text_start && stretch.begin == 0, reading.merges_make_added, out);
+    }
+  }
+}
+
+/// Of a text that is valid UTF-8.
+void encode_text(const TokenizerParts& parts, std::string_view text, bool at_text_start, const Reading& reading, std::vector<int32_t>& out) {
+  if (reading.added.raw.empty()) {
+    encode_normalized(parts, text, at_text_start, reading, out);
+    return;
+  }
+  for (const auto& stretch : reading.added.raw.split(text)) {
+    if (stretch.id >= 0) {
+      out.push_back(stretch.id);
+    } else {
+      encode_normalized(parts, text.substr(stretch.begin, stretch.end - stretch.begin), at_text_start && stretch.begin == 0, reading, out);
     }
   }
 }
@@ -72,11 +93,13 @@ void TokenizerParts::index_tokens(const TokenIds& model_vocabulary) {
     tokens[token.id] = token.content;
     kinds[token.id] = token.special ? TokenKind::kSpecial : TokenKind::kAdded;
     if (!token.normalized) {
-      raw_matcher.add(token, token.content);
+      all.raw.add(token, token.content);
+      if (!token.special) not_special.raw.add(token, token.content);
       continue;
     }
     const std::string normalized = normalizer.apply(token.content);
-    if (!normalized.empty()) normalized_matcher.add(token, normalized);
+    if (!normalized.empty()) all.normalized.add(token, normalized);
+    if (!normalized.empty() && !token.special) not_special.normalized.add(token, normalized);
     if (normalized != token.content) decoded_texts[token.id] = normalized;
   }
 }
@@ -105,17 +128,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_t
     repaired = replace_invalid_utf8(text);
     text = repaired;
   }
-  if (parts.raw_matcher.empty()) {
-    encode_normalized(parts, text, true, out);
-  } else {
-    for (const auto& stretch : parts.raw_matcher.split(text)) {
-      if (stretch.id >= 0) {
-        out.push_back(stretch.id);
-      } else {
-        encode_normalized(parts, text.substr(stretch.begin, stretch.end - stretch.begin), stretch.begin == 0, out);
-      }
-    }
-  }
+  encode_text(parts, text, true, {.added = parts.all}, out);
   if (add_special_tokens) out.insert(out.end(), parts.suffix_ids.begin(), parts.suffix_ids.end());
   return out;
 }
@@ -123,7 +136,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_t
 std::vector<int32_t> Tokenizer::encode_plain(std::string_view text, bool at_text_start) const {
   std::vector<int32_t> out;
   const std::string valid = is_valid_utf8(text) ? std::string(text) : replace_invalid_utf8(text);
-  encode_words(*parts_, parts_->normalizer.apply(valid), at_text_start, false, out);
+  encode_text(*parts_, valid, at_text_start, {.added = parts_->not_special, .merges_make_added = false}, out);
   return out;
 }
 
@@ -152,6 +165,8 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) c
   for (const int32_t id : ids) out += decoding.add(id);
   return out + decoding.finish();
 }
+
+const std::vector<AddedToken>& Tokenizer::added_tokens() const { return parts_->added; }
 
 int32_t Tokenizer::vocabulary_size() const { return static_cast<int32_t>(parts_->tokens.size()); }
 

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/tokenizer/tokenizer_added_tokens.h"
 #include "data/tokenizer/tokenizer_decoder.h"
 
 namespace cotune {
@@ -61,8 +62,9 @@ class Tokenizer {
   /// expression of the file gives up on the text. About linear in the text.
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = false) const;
 
-  /// Like encode, but added tokens in the text are plain characters: for text from users, which must not be able to
-  /// write <|im_end|> and be believed. The result never holds the id of an added token
+  /// Like encode, but special tokens in the text are plain characters: for text from users, which must not be able to
+  /// write <|im_end|> and be believed. Added tokens that are not special, such as <tool_call> or words that somebody added, are
+  /// recognised. The result never holds the id of a special token
   /// (but for the unknown token of models that have one, where a character has no token). at_text_start: false for a stretch behind
   /// an added token, before which some tokenizers put no mark of a beginning.
   std::vector<int32_t> encode_plain(std::string_view text, bool at_text_start = true) const;
@@ -110,6 +112,8 @@ class Tokenizer {
 
   /// Whether this id is an added token, special or not.
   bool is_added(int32_t id) const;
+  /// As the file has them, in its order.
+  const std::vector<AddedToken>& added_tokens() const;
 
   /// What encode(..., true) puts before and behind the text.
   const std::vector<int32_t>& prefix_ids() const;

@@ -26,8 +26,12 @@ struct TokenizerParts {
   DecoderRules decoder;
   std::vector<int32_t> prefix_ids, suffix_ids;
 
-  AddedTokenMatcher raw_matcher;         ///< added tokens looked for before normalizing
-  AddedTokenMatcher normalized_matcher;  ///< and after it
+  /// Added tokens that a text is searched for.
+  struct Matchers {
+    AddedTokenMatcher raw;         ///< before normalizing
+    AddedTokenMatcher normalized;  ///< and after it
+  };
+  Matchers all, not_special;
   std::vector<AddedToken> added;
   std::vector<std::string> tokens;         ///< by id
   std::vector<std::string> decoded_texts;  ///< by id, what the decoder gets; "" where it is the same as in `tokens`

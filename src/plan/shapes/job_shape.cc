@@ -1,6 +1,9 @@
 #include "plan/shapes/job_shape.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "jobs/target_modules.h"
@@ -8,6 +11,12 @@
 
 namespace cotune {
 namespace {
+
+/// Without the rows that are longer.
+LengthHistogram up_to(LengthHistogram lengths, int64_t longest) {
+  std::erase_if(lengths.weights, [longest](const auto& each) { return each.first > longest; });
+  return lengths;
+}
 
 std::optional<LengthHistogram> lengths_of(const JobSpec& job, const ReadLengths& read_lengths, Diagnostics& mistakes) {
   if (!job.data.lengths.empty()) return given_lengths(job, mistakes);
@@ -66,8 +75,16 @@ std::vector<JobShape> job_shapes(const std::vector<JobSpec>& jobs, const ModelCo
     if (job.data.max_length > 0) longest = std::min(longest, job.data.max_length);
     double longer = 0;
     for (const auto& [length, weight] : lengths->weights) longer += length > longest ? weight : 0;
-    shape.truncated_share = longer / lengths->total();
-    shape.lengths = truncated(*lengths, longest);
+    const bool drops = job.data.truncation == Truncation::drop, is_too_long = longer > 0 && job.data.truncation == Truncation::error;
+    if (is_too_long || (drops && longer == lengths->total())) {
+      const OptionPlace place = job.place_of("data.lengths");
+      mistakes.add(place.file, place.line, place.field,
+                   is_too_long ? fmt::format("{:.0f}% of the rows are longer than {} tokens, and data.truncation is error", 100 * longer / lengths->total(), longest)
+                               : fmt::format("every row is longer than {} tokens, and data.truncation is drop", longest));
+      continue;
+    }
+    shape.truncated_share = drops ? 0 : longer / lengths->total();
+    shape.lengths = drops ? up_to(*lengths, longest) : truncated(*lengths, longest);
   }
   mistakes.throw_if_any();
   return shapes;

@@ -18,10 +18,10 @@ namespace cotune {
 struct JobShape {
   std::string name;
   int64_t batch_size = 1;              ///< examples per optimizer step
-  LengthHistogram lengths;             ///< after truncation to data.max_length and the model's context
+  LengthHistogram lengths;             ///< after data.truncation to data.max_length and the model's context
   std::vector<AdapterShape> adapters;  ///< their `job` is this job's place in the list
   int64_t moment_count = 2;            ///< optimizer values per trained parameter
-  double truncated_share = 0;          ///< of its examples, those that were longer
+  double truncated_share = 0;          ///< of its examples, those that were longer and are cut
   bool operator==(const JobShape&) const = default;
 };
 
@@ -33,7 +33,7 @@ std::optional<LengthHistogram> given_lengths(const JobSpec& job, Diagnostics& mi
 using ReadLengths = std::function<LengthHistogram(const JobSpec&)>;
 
 /// One shape per job, in their order. Throws UserError that names the job's file, line and field: unknown or malformed
-/// histograms, targets that the model lacks; data.train without `read_lengths`.
+/// histograms, rows that data.truncation refuses or leaves none of, targets that the model lacks; data.train without `read_lengths`.
 std::vector<JobShape> job_shapes(const std::vector<JobSpec>& jobs, const ModelConfig& model,
                                  const ReadLengths& read_lengths = nullptr);
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/json_text.h"
 #include "schedule/pipeline/render.h"
 #include "schedule/pipeline/trace_times.h"
 
@@ -84,7 +85,7 @@ class TraceWriter {
 
   std::string text() && {
     const Json trace{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events_)}};
-    return trace.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+    return text_of_json(trace, 1) + "\n";
   }
 
  private:

@@ -90,17 +90,15 @@ StageOverlap simulate_launches(std::span<const SubgraphDag> dags, std::span<cons
       if (!subgraph.is_adapter) earliest_s = std::max(earliest_s, own[static_cast<size_t>(before)]);
     }
     const auto [start_s, end_s] = streams.compute(earliest_s, subgraph.compute_s);
-    LaunchSpan span{launch, start_s, end_s, end_s, end_s};
+    double through = end_s;
     if (subgraph.communication_s > 0) {
       const DeviceStreams::Span communication = streams.communicate(end_s, subgraph.communication_s);
-      span.communication_start_s = communication.start_s;
-      span.communication_end_s = communication.end_s;
-      result.communication_busy_s += span.communication_end_s - span.communication_start_s;
+      through = communication.end_s;
+      result.communication_busy_s += communication.end_s - communication.start_s;
     }
-    own[static_cast<size_t>(launch.subgraph)] = span.communication_end_s;
+    own[static_cast<size_t>(launch.subgraph)] = through;
     result.compute_busy_s += end_s - start_s;
-    result.makespan_s = std::max(result.makespan_s, span.communication_end_s);
-    result.spans.push_back(span);
+    result.makespan_s = std::max(result.makespan_s, through);
   }
   return result;
 }

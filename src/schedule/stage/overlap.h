@@ -62,19 +62,10 @@ class DeviceStreams {
   size_t beside_ = 0;                                      ///< the first that may still be under way
 };
 
-struct LaunchSpan {
-  Launch launch;
-  double compute_start_s = 0;
-  double compute_end_s = 0;
-  double communication_start_s = 0;  ///< equal to the end where there is none
-  double communication_end_s = 0;
-};
-
 struct StageOverlap {
   double makespan_s = 0;
   double compute_busy_s = 0;
   double communication_busy_s = 0;
-  std::vector<LaunchSpan> spans;  ///< in launch order
   /// Time in which something is under way and nothing computes.
   double exposed_s() const { return makespan_s - compute_busy_s; }
 };

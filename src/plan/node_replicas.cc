@@ -1,0 +1,191 @@
+#include "plan/node_replicas.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <utility>
+
+#include "plan/cost/replica_stages.h"
+#include "plan/deployment/placement.h"
+#include "plan/plan_totals.h"
+
+namespace cotune {
+
+NodeReplicas::NodeReplicas(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group, const std::vector<JobShape>& jobs,
+                           const PlanOptions& options, const MemorySaving& saving)
+    : model_(model),
+      cluster_(cluster),
+      group_(group),
+      jobs_(jobs),
+      options_(options),
+      saving_(saving),
+      rows_(typical_step(jobs)),
+      planner_(model, cluster, group, jobs, options, saving.recompute) {
+  for (const StepRow& row : rows_) longest_ = std::max(longest_, row.tokens);
+  find_configurations();
+}
+
+void NodeReplicas::find_configurations() {
+  int64_t tokens = 0;
+  for (const StepRow& row : rows_) tokens += row.tokens;
+  const auto mean_row = std::max<int64_t>(1, std::llround(static_cast<double>(tokens) / static_cast<double>(rows_.size())));
+  int64_t reach = 0;
+  ReplicaLimits limits = options_.replicas;
+  limits.recompute = saving_.recompute;
+  limits.most_shards = saving_.most_shards;
+  for (ReplicaCandidate& candidate :
+       replica_candidates(model_, jobs_, cluster_, group_, options_.dtype, limits, options_.measured)) {
+    const Configuration& shape = candidate.configuration;
+    ConsideredConfiguration& shown = considered_.emplace_back(
+        ConsideredConfiguration{.nodes = group_.name,
+                                .tensor_parallel = shape.tensor_parallel,
+                                .pipeline_stages = shape.pipeline_stages,
+                                .divides_tokens = shape.divides_tokens,
+                                .shards = shape.shards,
+                                .recompute = saving_.recompute,
+                                .chunk_tokens = shape.chunk_tokens,
+                                .tokens_per_device_s = shape.rate(mean_row),
+                                .memory = candidate.memory,
+                                .chunk_s = candidate.chunk_s,
+                                .overflow = candidate.overflow,
+                                .rejected_for = candidate.reason});
+    if (shape.chunk_tokens > 0 && shape.chunk_tokens < least_budget(options_)) {
+      shown.rejected_for = fmt::format("only {} tokens fit; a microbatch takes at least {}",
+                                       shape.chunk_tokens, least_budget(options_));
+    }
+    if (!shown.rejected_for.empty()) continue;
+    reach = std::max(reach, shape.chunk_tokens);
+    configurations_.push_back(shape);
+    place_in_considered_.push_back(considered_.size() - 1);
+  }
+  if (configurations_.empty()) {
+    no_deployment_ = "out of memory: no configuration fits on the devices";
+  } else if (reach < longest_) {
+    no_deployment_ =
+        fmt::format("out of memory: no configuration holds rows of {} tokens, at most {}", longest_, reach);
+  } else {
+    buckets_ = bucket_rows(rows_, options_.length_buckets, configurations_);
+    const std::span<const double> unpadded = options_.layout == Layout::padded ? std::span<const double>() : buckets_.mean;
+    costs_ = bucket_costs(configurations_, buckets_.tokens, unpadded);
+    for (size_t i = 0; i < configurations_.size(); ++i) calibrate(i);
+  }
+}
+
+void NodeReplicas::calibrate(size_t configuration) {
+  BucketCosts& costs = costs_[configuration];
+  const int64_t count = device_count() / configurations_[configuration].devices();
+  std::vector<int64_t> replicas(configurations_.size(), 0), sequences = buckets_.sequences;
+  replicas[configuration] = count;
+  for (size_t j = costs.reach(); j < sequences.size(); ++j) sequences[j] = 0;
+  std::vector<StepRow> that_fit;
+  for (const StepRow& row : rows_) {
+    if (costs.reach() > 0 && row.tokens <= buckets_.tokens[costs.reach() - 1]) that_fit.push_back(row);
+  }
+  if (count == 0 || that_fit.empty()) return;
+  const RowDispatch dispatch = dispatch_rows(costs_, replicas, sequences);
+  const std::optional<ReplicaChoice> slowest = slowest_of(configuration, deal_rows(that_fit, buckets_, dispatch), dispatch);
+  if (!slowest || !slowest->fits()) return;
+  const double factor = slowest->replica.seconds / dispatch.makespan;
+  for (double& seconds : costs.seconds) seconds *= factor;
+  costs.fill *= factor;
+}
+
+std::optional<ReplicaChoice> NodeReplicas::slowest_of(size_t configuration, const std::vector<std::vector<StepRow>>& rows,
+                                                      const RowDispatch& dispatch) {
+  size_t slowest = dispatch.replicas.size();
+  for (size_t r = 0; r < dispatch.replicas.size(); ++r) {
+    if (dispatch.replicas[r].configuration != configuration || rows[r].empty()) continue;
+    if (slowest == dispatch.replicas.size() || dispatch.replicas[r].seconds > dispatch.replicas[slowest].seconds) slowest = r;
+  }
+  if (slowest == dispatch.replicas.size()) return std::nullopt;
+  const Configuration& shape = configurations_[configuration];
+  const std::vector<int64_t> one = {shape.devices()};
+  const auto placed = place_replicas(one, group_);
+  if (!placed) return std::nullopt;
+  PlannedReplica empty = empty_replica(shape, placed->front(), 0);
+  empty.rows = rows[slowest];
+  return planner_.estimate(empty);
+}
+
+bool NodeReplicas::holds_all_rows(const std::vector<int64_t>& replicas) const {
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    if (replicas[i] > 0 && configurations_[i].chunk_tokens >= longest_) return no_deployment_.empty();
+  }
+  return false;
+}
+
+std::string NodeReplicas::text_of(const std::vector<int64_t>& replicas) const {
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    if (replicas[i] > 0) parts.push_back(fmt::format("{}×{}", configurations_[i].name(), replicas[i]));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+const EstimatedDeployment& NodeReplicas::estimate(const std::vector<int64_t>& replicas) {
+  if (const auto known = estimated_.find(replicas); known != estimated_.end()) return known->second;
+  EstimatedDeployment result{.replicas = replicas, .dispatch = dispatched(replicas)};
+  const auto rows = dealt(result.dispatch);
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    const std::optional<ReplicaChoice> slowest = replicas[i] > 0 ? slowest_of(i, rows, result.dispatch) : std::nullopt;
+    if (!slowest) continue;
+    result.estimated_s = std::max(result.estimated_s, slowest->replica.seconds);
+    for (const PlannedStage& stage : slowest->replica.stages) {
+      result.estimated_bytes = std::max(result.estimated_bytes, stage.memory.total());
+    }
+    if (slowest->fits()) {
+      result.fitting_s = std::max(result.fitting_s, slowest->replica.seconds);
+    } else if (slowest->overflow.bytes > result.overflow.bytes) {
+      result.constraint = slowest->constraint;
+      result.overflow = slowest->overflow;
+    }
+  }
+  const double exchange = exchange_s(replicas);
+  result.estimated_s += exchange;
+  result.fitting_s += exchange;
+  return estimated_.emplace(replicas, std::move(result)).first->second;
+}
+
+double NodeReplicas::exchange_s(const std::vector<int64_t>& replicas) {
+  int64_t most = 0, count = 0, devices = 0;
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    if (replicas[i] == 0) continue;
+    const Configuration& shape = configurations_[i];
+    const auto [found, is_new] = exchanged_.try_emplace(i);
+    if (is_new) {
+      const std::vector<PlannedDevice> nowhere(static_cast<size_t>(shape.devices()));
+      found->second = exchanged_parameters(empty_replica(shape, nowhere, 0), model_, jobs_);
+    }
+    most = std::max(most, found->second);
+    count += replicas[i] * shape.shards;
+    devices += replicas[i] * shape.devices();
+  }
+  return exchange_seconds(most, count, cluster_.link_of(group_, devices));
+}
+
+PlannedReplica NodeReplicas::empty_replica(const Configuration& shape,
+                                           const std::vector<PlannedDevice>& devices, int64_t copy) {
+  const auto stages = stages_.try_emplace(shape.name());
+  if (stages.second) {
+    stages.first->second =
+        balanced_stages(model_, jobs_, shape.pipeline_stages, shape.tensor_parallel, shape.chunk_tokens,
+                        planner_.prices(shape.tensor_parallel), group_.device.usable_bytes(),
+                        {shape.shards, options_.replicas.gather_overlap}, shape.divides_tokens);
+  }
+  PlannedReplica replica{.tensor_parallel = shape.tensor_parallel,
+                         .divides_tokens = shape.divides_tokens,
+                         .token_budget = shape.chunk_tokens,
+                         .shards = shape.shards};
+  auto next = devices.begin() + copy * shape.tensor_parallel * shape.pipeline_stages;
+  for (const StageShape& stage : stages.first->second) {
+    PlannedStage& planned = replica.stages.emplace_back(PlannedStage{.shape = stage});
+    planned.devices.assign(next, next + shape.tensor_parallel);
+    next += shape.tensor_parallel;
+  }
+  return replica;
+}
+
+}  // namespace cotune

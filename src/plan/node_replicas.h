@@ -1,0 +1,99 @@
+/// The replicas that there can be on one kind of nodes, and what a typical step of all jobs takes on each of them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/alternatives.h"
+#include "plan/deployment/step_dispatch.h"
+#include "plan/plan_options.h"
+#include "plan/replica_planner.h"
+
+namespace cotune {
+
+/// Replica counts over the configurations of a kind of nodes, with how many rows of each bucket each replica gets.
+struct EstimatedDeployment {
+  std::vector<int64_t> replicas;
+  RowDispatch dispatch;
+  // Of the slowest replica of each configuration, by ReplicaPlanner::estimate, and the exchange of gradients:
+  double estimated_s = 0;
+  int64_t estimated_bytes = 0;  ///< of the fullest device
+  std::string constraint;       ///< of the replica that overflows most; "": it fits
+  Overflow overflow;            ///< of `constraint`
+  double fitting_s = 0;         ///< estimated_s of those replicas that fit alone
+};
+
+class NodeReplicas {
+ public:
+  /// What is given must outlive it. `group`: of the cluster. `saving`: where most_shards is above 1, configurations have copies that share
+  /// their weights, too.
+  NodeReplicas(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group, const std::vector<JobShape>& jobs,
+               const PlanOptions& options, const MemorySaving& saving);
+
+  const NodeGroup& group() const { return group_; }
+  const MemorySaving& saving() const { return saving_; }
+  int64_t device_count() const { return group_.count * group_.devices; }
+
+  /// Those that fit, in the order of replica counts.
+  const std::vector<Configuration>& configurations() const { return configurations_; }
+  /// Every configuration, with why nothing is made from it.
+  const std::vector<ConsideredConfiguration>& considered() const { return considered_; }
+  /// Says of one of configurations() why it is not for unlike replicas.
+  void reject(size_t configuration, const std::string& reason) { considered_[place_in_considered_[configuration]].rejected_for = reason; }
+  /// Why there is no deployment of any of them, in words; "": there are some. Without, nothing below may be called.
+  const std::string& no_deployment() const { return no_deployment_; }
+
+  int64_t longest_row() const { return longest_; }
+  const StepBuckets& buckets() const { return buckets_; }
+  /// By configuration, the linear costs that rows are dispatched by. They are those that ReplicaPlanner::estimate has for the slowest of as
+  /// many replicas as there is room for.
+  const std::vector<BucketCosts>& costs() const { return costs_; }
+
+  /// Whether replicas of these counts hold the longest row.
+  bool holds_all_rows(const std::vector<int64_t>& replicas) const;
+  /// `<1,1>×4, <8,1>×1`
+  std::string text_of(const std::vector<int64_t>& replicas) const;
+  RowDispatch dispatched(const std::vector<int64_t>& replicas) const { return dispatch_rows(costs_, replicas, buckets_.sequences); }
+  /// The rows of every replica of a dispatch.
+  std::vector<std::vector<StepRow>> dealt(const RowDispatch& dispatch) const { return deal_rows(rows_, buckets_, dispatch); }
+  /// Seconds of the exchange of gradients, between replicas of these counts that stand on the first nodes.
+  double exchange_s(const std::vector<int64_t>& replicas);
+  /// The replicas must hold all rows. Remembered: like replicas come with either system.
+  const EstimatedDeployment& estimate(const std::vector<int64_t>& replicas);
+
+  /// One of the copies that stand on these devices, without rows.
+  PlannedReplica empty_replica(const Configuration& shape, const std::vector<PlannedDevice>& devices, int64_t copy);
+  ReplicaPlanner& planner() { return planner_; }
+  const ReplicaPlanner& planner() const { return planner_; }
+
+ private:
+  void find_configurations();
+  /// Makes the linear costs of a configuration those of the estimate, with the rows that fit.
+  void calibrate(size_t configuration);
+  /// The slowest of some replicas of one configuration, simulated, whether it fits or not; nothing where it has no rows.
+  std::optional<ReplicaChoice> slowest_of(size_t configuration, const std::vector<std::vector<StepRow>>& rows, const RowDispatch& dispatch);
+
+  const ModelConfig& model_;
+  const ClusterSpec& cluster_;
+  const NodeGroup& group_;
+  const std::vector<JobShape>& jobs_;
+  const PlanOptions& options_;
+  MemorySaving saving_;
+  std::vector<StepRow> rows_;
+  int64_t longest_ = 0;
+  std::string no_deployment_;
+  std::vector<Configuration> configurations_;
+  std::vector<ConsideredConfiguration> considered_;
+  std::vector<size_t> place_in_considered_;  ///< by configuration
+  StepBuckets buckets_;
+  std::vector<BucketCosts> costs_;
+  std::map<std::string, std::vector<StageShape>> stages_;  ///< by configuration
+  std::map<size_t, int64_t> exchanged_;                    ///< exchanged_parameters by configuration
+  std::map<std::vector<int64_t>, EstimatedDeployment> estimated_;
+  ReplicaPlanner planner_;
+};
+
+}  // namespace cotune
