@@ -174,13 +174,13 @@ class Answers(Prompts):
         output.symlink_to(target)
         options = ("--prompts", self.prompts, "--output", output, "--adapter", adapter, "--stop", os.fsdecode(b"\xff"),
                    "--max-new-tokens", "3")
-        self.generate(*options)
+        self.generate(*options, errors="replace")  # messages have the names' own bytes
         whole = target.read_text()
         lines = whole.splitlines(keepends=True)
         self.assertEqual([json.loads(line)["adapter"] for line in lines], ["ad\ufffd"] * len(RECORDS))
         target.write_text("".join(lines[1:4] + lines[:1]))  # out of order, so that the file is replaced in the end
         target.chmod(0o600)
-        self.generate(*options, "--resume")
+        self.generate(*options, "--resume", errors="replace")
         self.assertEqual(target.read_text(), whole)
         self.assertTrue(output.is_symlink())
         self.assertEqual(target.stat().st_mode & 0o777, 0o600)

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "cli/inputs/model_of_adapter.h"
+#include "data/tokenizer/unicode.h"
 #include "jobs/hub_cache.h"
 #include "train/adapter_folder.h"
 
@@ -52,6 +53,7 @@ std::vector<NamedAdapter> named_adapters(const std::vector<std::string>& given) 
     for (const JobAdapter& found : find_adapter_folders(path)) {
       std::string own = name.empty() ? found.job : found.job.empty() ? name : name + "/" + found.job;
       if (own.empty()) own = name_of_folder(found.folder);
+      own = replace_invalid_utf8(own);  // answers are stored with it, as JSON
       if (own == base_name) {
         throw_user_error("--adapter: {}: would be called `{}`, which is the model without an adapter; NAME={} gives it another name",
                          found.folder.string(), base_name, each);
