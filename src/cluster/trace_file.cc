@@ -119,14 +119,14 @@ class TraceReader {
     TraceJob job;
     constexpr double most_minutes = 1e9;
     job.name = text("job", fmt::format("job{}", jobs_.size()));
-    job.arrival_s = 60 * number("arrival_min", std::nullopt, 0, most_minutes, "minutes, at least 0");
-    job.duration_s = 60 * number("duration_min", std::nullopt, 1e-6, most_minutes, "minutes, above 0");
+    job.arrival_s = 60 * number("arrival_min", std::nullopt, 0, most_minutes, "minutes, from 0 to 1000000000");
+    job.duration_s = 60 * number("duration_min", std::nullopt, 1e-6, most_minutes, "minutes, from 0.000001 to 1000000000");
     const std::string deadline = text("deadline_min", "inf");
     if (deadline != "inf") {
-      job.deadline_s = job.arrival_s + 60 * number("deadline_min", std::nullopt, 0, most_minutes, "minutes after the arrival, or inf");
+      job.deadline_s = job.arrival_s + 60 * number("deadline_min", std::nullopt, 0, most_minutes, "minutes after the arrival, from 0 to 1000000000, or inf");
     }
     job.priority = whole("priority", 0, -1000000, 1000000);
-    job.stops_after = number("stops_after", 1, 1e-9, 1, "a share above 0 and at most 1");
+    job.stops_after = number("stops_after", 1, 1e-9, 1, "a share from 0.000000001 to 1");
     job.dedicated = whole("dedicated", 0, 0, 1) == 1;
     JobKind kind{whole("rows", 8, 1, 65536), whole("tokens", 256, 1, 1048576), method(), whole("width", 16, 1, 4096)};
     if (selects_entries(kind.method)) kind.width = 0;

@@ -301,7 +301,7 @@ class SimulateTest(ProgramTest):
         for more in ((), ("--replan",)):
             errors = self.run_program("simulate", "--cluster", cluster, trace, *more, expect=2).stderr
             for message in ("wrong.yaml:2: nodes[0].device: device 'A4O' is not known", "wrong.yaml:2: network: is missing",
-                            "wrong.csv:2: duration_min: must be minutes, above 0, got `ten`", "wrong.csv:3: tokens: must be"):
+                            "wrong.csv:2: duration_min: must be minutes, from 0.000001 to 1000000000, got `ten`", "wrong.csv:3: tokens: must be"):
                 self.assertIn(message, errors)
 
     def test_mistakes_are_named(self):
@@ -317,7 +317,7 @@ class SimulateTest(ProgramTest):
                 ((long,), "long.csv:3: tokens: must be at most 4096, the model's context, got 9000"),
                 ((self.trace, "--rates", rates), "rates.json: cotune_rates: must be 1"),
                 (("--jobs", jobs, "--set", "model.dtype=float64"), "cluster.yaml: nodes[0].device.float64: is missing, and model.dtype asks for float64; the device has a rate for bfloat16, float32"),
-                ((bad,), "bad.csv:2: duration_min: must be minutes, above 0, got `ten`"),
+                ((bad,), "bad.csv:2: duration_min: must be minutes, from 0.000001 to 1000000000, got `ten`"),
                 ((self.trace, "--policy", "lottery"), "there are fcfs, priority"),
                 ((self.trace, "--sharing", "together"), "separate, temporal, batch-all, hybrid"),
                 ((self.trace, "--instance", "4"), "--instance: must be TPxPP"),

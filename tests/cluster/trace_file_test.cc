@@ -50,7 +50,7 @@ TEST(TraceFile, NamesFileLineAndFieldOfEveryMistake) {
       "0,5\n"
       "0,nan,0,\"lora,0,1,64\n");
   for (const char* each :
-       {"trace.csv:2: arrival_min: must be minutes, at least 0, got `-1`", "trace.csv:3: duration_min: must be minutes, above 0",
+       {"trace.csv:2: arrival_min: must be minutes, from 0 to 1000000000, got `-1`", "trace.csv:3: duration_min: must be minutes, from 0.000001 to 1000000000",
         "trace.csv:4: priority: must be a whole number", "trace.csv:4: method: must be lora, bottleneck or diff_pruning, got `dora`",
         "trace.csv:4: dedicated: must be a whole number from 0 to 1, got `2`", "trace.csv:4: stops_after: must be a share",
         "trace.csv:4: tokens", "trace.csv:5: has 2 fields where the first line names 7", "trace.csv:6: a double quote is not closed"}) {

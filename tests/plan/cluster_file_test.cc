@@ -57,22 +57,23 @@ TEST(ClusterFile, OfEveryPresetReadsBackAsItself) {
 TEST(ClusterFile, OfRandomNumbersReadsBackAsItself) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     uint64_t next = 0;
-    const auto number = [&] { return 1e-3 + 1e6 * uniform(seed, next++); };
-    const auto share = [&] { return 1 - uniform(seed, next++); };
+    const auto number = [&] { return 1 + 1e6 * uniform(seed, next++); };
+    const auto time = [&] { return 3600 * uniform(seed, next++); };
+    const auto share = [&] { return 1 - 0.999 * uniform(seed, next++); };
     ClusterSpec cluster;
     NodeGroup group{.name = "x", .count = 1 + int64_t(uniform_below(seed, next++, 9)), .devices = 2};
     group.device = {.name = "own",
                     .memory_bytes = 1 + int64_t(uniform_below(seed, next++, 1'000'000'000'000)),
-                    .flops = {{"float32", number()}},
+                    .flops = {{"float32", 1e6 * number()}},
                     .memory_bandwidth = number(),
                     .compute_efficiency = share(),
                     .memory_efficiency = share(),
                     .usable_memory = share(),
-                    .launch_seconds = number(),
+                    .launch_seconds = time(),
                     .cost_per_hour = number(),
                     .communication_share = 0.9 * share()};
-    group.link = {number(), number()};
-    cluster.network = {number(), number()};
+    group.link = {number(), time()};
+    cluster.network = {number(), time()};
     cluster.nodes = {group};
     ASSERT_EQ(parse_cluster_file(to_yaml(cluster), "c.yaml"), cluster) << to_yaml(cluster);
   }
@@ -97,8 +98,8 @@ TEST(ClusterFileMistakes, AreAllReportedAtOnceWithLineAndField) {
             "c.yaml:3: nodes[0].devics: unknown key; did you mean `devices`?\n"
             "c.yaml:4: nodes[0].device: device 'A100' is not known (did you mean 'H100'?); accepted: A40, A100-40, A100-80, "
             "A800-80, A6000, RTX4090, H100, H200, cpu\n"
-            "c.yaml:5: nodes[1].device.memory: must be a positive number with one of B, MiB, GiB, TiB, MB, GB, TB, such as "
-            "40GiB, got 40\n"
+            "c.yaml:5: nodes[1].device.memory: must be a number with one of B, MiB, GiB, TiB, MB, GB, TB, from 1B to "
+            "1000000TB, such as 40GiB, got 40\n"
             "c.yaml:5: nodes[1].device.bandwidth: unknown key; accepted: preset, name, memory, memory_bandwidth, bfloat16, "
             "float32, compute_efficiency, memory_efficiency, usable_memory, launch, cost_per_hour, communication_share\n"
             "c.yaml:5: nodes[1].device.memory_bandwidth: is missing, and there is no `preset`\n"
@@ -107,8 +108,8 @@ TEST(ClusterFileMistakes, AreAllReportedAtOnceWithLineAndField) {
             "nvlink-400, nvlink-112, pcie4, infiniband-400, infiniband-200, infiniband-100, ethernet-10, ethernet-1, or a map "
             "of bandwidth and latency\n"
             "c.yaml:7: nodes[2].name: must be 1 to 100 letters, digits, `.`, `_` and `-`, not starting with `.`, got a b\n"
-            "c.yaml:8: nodes[2].device.usable_memory: must be a number above 0 and at most 1, got 1.5\n"
-            "c.yaml:8: nodes[2].device.launch: must be a number with one of us, ms, s, such as 4us, got 4\n"
+            "c.yaml:8: nodes[2].device.usable_memory: must be a number from 0.000001 to 1, got 1.5\n"
+            "c.yaml:8: nodes[2].device.launch: must be a number with one of us, ms, s, from 0s to 3600s, such as 4us, got 4\n"
             "c.yaml:8: nodes[2].device.cost_per_hour: must be a number from 0 to 1000000000, got -1\n"
             "c.yaml:9: nodes[2].link.bandwidth: is missing: such as 300GB/s\n"
             "c.yaml:10: speed: unknown key; accepted: cotune_cluster, nodes, network");
@@ -117,16 +118,20 @@ TEST(ClusterFileMistakes, AreAllReportedAtOnceWithLineAndField) {
 TEST(ClusterFileMistakes, InDevicesAndLinks) {
   const auto device = [](const std::string& text) { return mistakes(head + "nodes:\n  - device: {preset: A40, " + text + "}\n"); };
   EXPECT_EQ(device("memory: 40"),
-            "c.yaml:3: nodes[0].device.memory: must be a positive number with one of B, MiB, GiB, TiB, MB, GB, TB, such as "
-            "40GiB, got 40");
+            "c.yaml:3: nodes[0].device.memory: must be a number with one of B, MiB, GiB, TiB, MB, GB, TB, from 1B to "
+            "1000000TB, such as 40GiB, got 40");
   EXPECT_THAT(device("memory: 0GiB"), testing::HasSubstr("got 0GiB"));
   EXPECT_THAT(device("memory: nanGiB"), testing::HasSubstr("got nanGiB"));
   EXPECT_THAT(device("bfloat16: [1]"), testing::HasSubstr("got a list"));
-  EXPECT_THAT(device("usable_memory: 1.5"), testing::HasSubstr("must be a number above 0 and at most 1, got 1.5"));
-  EXPECT_THAT(device("compute_efficiency: 0"), testing::HasSubstr("above 0"));
+  EXPECT_THAT(device("usable_memory: 1.5"), testing::HasSubstr("must be a number from 0.000001 to 1, got 1.5"));
+  EXPECT_THAT(device("compute_efficiency: 0"), testing::HasSubstr("from 0.000001 to 1, got 0"));
+  EXPECT_THAT(device("compute_efficiency: 1e-300"), testing::HasSubstr("from 0.000001 to 1, got 1e-300"));
+  EXPECT_THAT(device("bfloat16: 1e-300FLOP/s"), testing::HasSubstr("from 0.001GFLOP/s to 1000000000PFLOP/s, such as 312TFLOP/s, got 1e-300FLOP/s"));
+  EXPECT_THAT(device("memory_bandwidth: 0B/s"), testing::HasSubstr("from 1B/s to"));
+  EXPECT_THAT(device("launch: 1e300s"), testing::HasSubstr("got 1e300s"));
   EXPECT_THAT(device("cost_per_hour: -1"), testing::HasSubstr("got -1"));
   EXPECT_THAT(device("communication_share: 1"), testing::HasSubstr("must be a number from 0 to 0.99, got 1"));
-  EXPECT_THAT(device("launch: 4"), testing::HasSubstr("a number with one of us, ms, s, such as 4us, got 4"));
+  EXPECT_THAT(device("launch: 4"), testing::HasSubstr("a number with one of us, ms, s, from 0s to 3600s, such as 4us, got 4"));
   EXPECT_EQ(device("memory: 1GiB, memory: 2GiB"), "c.yaml:3: nodes[0].device.memory: given twice; first in line 3");
   EXPECT_EQ(mistakes(head + "nodes:\n  - devices: 2\n    device: {memory: 1GiB}\n"),
             "c.yaml:3: nodes[0].link: is missing: the link between the 2 devices; accepted: one of nvlink-900, nvlink-600, "
@@ -134,7 +139,8 @@ TEST(ClusterFileMistakes, InDevicesAndLinks) {
             "of bandwidth and latency\n"
             "c.yaml:4: nodes[0].device.memory_bandwidth: is missing, and there is no `preset`\n"
             "c.yaml:4: nodes[0].device.bfloat16: is missing, and so are `float32` and `preset`");
-  EXPECT_THAT(mistakes(head + "nodes: []\n"), testing::HasSubstr("a list of 1 to 1000 kinds of nodes, got a list"));
+  EXPECT_THAT(mistakes(head + "nodes: []\n"), testing::HasSubstr("a list of 1 to 1000 kinds of nodes, got an empty list"));
+  EXPECT_THAT(mistakes(head + "nodes: [{device: ~}]"), testing::HasSubstr("nodes[0].device: must be the name of a preset, or a map, got nothing"));
   EXPECT_THAT(mistakes("cotune_cluster: 2\nnodes: [{device: A40}]"), testing::HasSubstr("which is 1, got 2"));
   EXPECT_THAT(mistakes(head + "nodes: [{device: A40, devices: 2, link: {latency: 3us}}]"),
               testing::HasSubstr("link.bandwidth: is missing"));

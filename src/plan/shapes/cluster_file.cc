@@ -32,6 +32,16 @@ constexpr Unit bandwidth_units[] = {{"B/s", 1}, {"MB/s", 1e6}, {"GB/s", 1e9}, {"
 constexpr Unit rate_units[] = {{"FLOP/s", 1}, {"GFLOP/s", 1e9}, {"TFLOP/s", 1e12}, {"PFLOP/s", 1e15}};
 constexpr Unit time_units[] = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}};
 
+/// What a quantity may be, in its base unit and in words: times and costs of whatever is planned stay numbers then.
+struct Range {
+  double least, most;
+  std::string_view words, example;
+};
+constexpr Range memory_range = {1, 1e18, "1B to 1000000TB", "40GiB"};
+constexpr Range bandwidth_range = {1, 1e18, "1B/s to 1000000TB/s", "300GB/s"};
+constexpr Range rate_range = {1e6, 1e24, "0.001GFLOP/s to 1000000000PFLOP/s", "312TFLOP/s"};
+constexpr Range time_range = {0, 3600, "0s to 3600s", "4us"};
+
 /// "300GB/s" or "300 GB/s"; nothing when it is no positive finite number with one of the units.
 template <size_t n>
 std::optional<double> parse_quantity(std::string_view text, const Unit (&units)[n]) {
@@ -48,7 +58,7 @@ std::optional<double> parse_quantity(std::string_view text, const Unit (&units)[
 
 std::string found(const Entry& entry) {
   if (entry.value.IsNull()) return "nothing";
-  if (entry.value.IsSequence()) return "a list";
+  if (entry.value.IsSequence()) return entry.value.size() == 0 ? "an empty list" : "a list";
   if (entry.value.IsMap()) return "a map";
   return entry.value.Scalar().empty() ? "an empty text" : shown(entry.value.Scalar());
 }
@@ -163,31 +173,34 @@ class ClusterReader {
     return 1;
   }
 
-  double read_number(const Entry& entry, double low, double high, bool low_open, const std::string& accepted) {
+  double read_number(const Entry& entry, double low, double high, const std::string& accepted) {
     double number = 0;
     const std::string text = entry.value.IsScalar() ? entry.value.Scalar() : "";
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     const bool good = error == std::errc{} && end == text.data() + text.size() && std::isfinite(number) &&
-                      (low_open ? number > low : number >= low) && number <= high;
+                      number >= low && number <= high;
     if (!good) refuse(entry, accepted);
     return good ? number : high;
   }
 
   template <size_t n>
-  double read_quantity(const Entry& entry, const Unit (&units)[n], bool may_be_zero, const std::string& example) {
+  double read_quantity(const Entry& entry, const Unit (&units)[n], const Range& range) {
     const auto number = entry.value.IsScalar() ? parse_quantity(entry.value.Scalar(), units) : std::nullopt;
-    if (number && (may_be_zero || *number > 0)) return *number;
+    if (number && *number >= range.least && *number <= range.most) return *number;
     std::vector<std::string_view> names;
     for (const Unit& unit : units) names.push_back(unit.name);
-    refuse(entry, fmt::format("{} number with one of {}, such as {}", may_be_zero ? "a" : "a positive", fmt::join(names, ", "),
-                              example));
-    return 1;
+    refuse(entry, fmt::format("a number with one of {}, from {}, such as {}", fmt::join(names, ", "), range.words, range.example));
+    return std::max(1.0, range.least);
   }
 
   template <typename Value>
   Value from_preset(const Entry& entry, Value (*preset)(std::string_view)) {
+    if (!entry.value.IsScalar()) {
+      refuse(entry, "the name of a preset, or a map");
+      return {};
+    }
     try {
-      return preset(entry.value.IsScalar() ? entry.value.Scalar() : "");
+      return preset(entry.value.Scalar());
     } catch (const UserError& error) {
       mistakes_.add(sections_.file(), entry.line, entry.field, error.what());
       return {};
@@ -217,17 +230,17 @@ class ClusterReader {
   }
 
   void read_device_value(const Entry& entry, DeviceSpec& device) {
-    const auto share = [&](double& value) { value = read_number(entry, 0, 1, true, "a number above 0 and at most 1"); };
+    const auto share = [&](double& value) { value = read_number(entry, 1e-6, 1, "a number from 0.000001 to 1"); };
     if (entry.key == "preset") return;
     if (entry.key == "name") {
       device.name = entry.value.IsScalar() ? entry.value.Scalar() : "";
       if (!is_identifier(device.name)) refuse(entry, "1 to 100 letters, digits, `.`, `_` and `-`");
     } else if (entry.key == "memory") {
-      device.memory_bytes = static_cast<int64_t>(std::min(1e18, read_quantity(entry, memory_units, false, "40GiB")));
+      device.memory_bytes = static_cast<int64_t>(read_quantity(entry, memory_units, memory_range));
     } else if (entry.key == "memory_bandwidth") {
-      device.memory_bandwidth = read_quantity(entry, bandwidth_units, false, "1555GB/s");
+      device.memory_bandwidth = read_quantity(entry, bandwidth_units, bandwidth_range);
     } else if (entry.key == "bfloat16" || entry.key == "float32") {
-      device.flops[entry.key] = read_quantity(entry, rate_units, false, "312TFLOP/s");
+      device.flops[entry.key] = read_quantity(entry, rate_units, rate_range);
     } else if (entry.key == "compute_efficiency") {
       share(device.compute_efficiency);
     } else if (entry.key == "memory_efficiency") {
@@ -235,11 +248,11 @@ class ClusterReader {
     } else if (entry.key == "usable_memory") {
       share(device.usable_memory);
     } else if (entry.key == "launch") {
-      device.launch_seconds = read_quantity(entry, time_units, true, "4us");
+      device.launch_seconds = read_quantity(entry, time_units, time_range);
     } else if (entry.key == "cost_per_hour") {
-      device.cost_per_hour = read_number(entry, 0, 1e9, false, "a number from 0 to 1000000000");
+      device.cost_per_hour = read_number(entry, 0, 1e9, "a number from 0 to 1000000000");
     } else if (entry.key == "communication_share") {
-      device.communication_share = read_number(entry, 0, 0.99, false, "a number from 0 to 0.99");
+      device.communication_share = read_number(entry, 0, 0.99, "a number from 0 to 0.99");
     } else {
       unknown(entry, {"preset", "name", "memory", "memory_bandwidth", "bfloat16", "float32", "compute_efficiency",
                       "memory_efficiency", "usable_memory", "launch", "cost_per_hour", "communication_share"});
@@ -253,9 +266,9 @@ class ClusterReader {
     for (const Entry& child : sections_.entries(entry.value, entry.field, entry.line)) {
       if (child.key == "bandwidth") {
         has_bandwidth = true;
-        link.bandwidth = read_quantity(child, bandwidth_units, false, "300GB/s");
+        link.bandwidth = read_quantity(child, bandwidth_units, bandwidth_range);
       } else if (child.key == "latency") {
-        link.latency = read_quantity(child, time_units, true, "3us");
+        link.latency = read_quantity(child, time_units, time_range);
       } else {
         unknown(child, {"bandwidth", "latency"});
       }
