@@ -8,8 +8,8 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "jobs/enum_names.h"
 #include "base/json_text.h"
+#include "jobs/enum_names.h"
 #include "train/training_job.h"
 
 namespace cotune {

@@ -179,7 +179,8 @@ class Trainer {
   bool judge_candidates();
   /// Saves candidates that wait at a rung and takes them out of memory. Returns whether there were any.
   bool put_candidates_aside(const std::vector<TrainingJob*>& evaluated);
-  /// Candidates that were stopped while they waited leave their adapters, for which they need no place.
+  /// Jobs that had ended before their run was resumed, and candidates that were stopped while they waited, leave their adapters, for which
+  /// they need no place.
   void end_jobs_that_are_through();
   void leave_sweep(TrainingJob& ended);
   void tell_of_sweep(const std::string& name);
