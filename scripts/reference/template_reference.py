@@ -85,6 +85,7 @@ SNIPPETS = [
     "{{ d.a }} {{ d['a'][1] }} {{ d.get('b') }} {{ d.get('z') }} {{ d.get('z', 5) }} {{ d.keys()|list }} {{ d.values()|list }} {{ l.0 }}", "{{ people[0].name }} {{ people[2].age }}|",
     "[{{ s.strip() }}][{{ s.lstrip() }}][{{ s.rstrip() }}][{{ s|trim }}][{{ 'xxaxx'.strip('x') }}][{{ 'abcab'.lstrip('ab') }}][{{ 'héé'.rstrip('é') }}]",
     "{{ s.upper() }} {{ s.lower() }} {{ s.title() }} {{ s|upper }} {{ s|lower }} {{ s|title }} {{ s|capitalize }} {{ 'ÀÉ ПРИВЕТ Σ'.lower() }}",
+    "{{ \"don't stop-me (NOW) a/b {x} [y] <z>\"|title }} {{ \"don't stop-me (NOW) a/b\".title() }}",
     "{{ s.split() }} {{ 'a,b,c'.split(',') }} {{ 'a,b,c'.split(',', 1) }} {{ 'a,b,c'.rsplit(',', 1) }} {{ ' a  b c '.split(none, 1) }} {{ 'a<x>b'.split('<x>')[-1] }} {{ ''.split() }} {{ ''.split(',') }}",
     "{{ 'abc'.startswith('ab') }} {{ 'abc'.endswith(('x','c')) }} {{ 'aXbX'.replace('X', '--') }} {{ 'aaa'.replace('a','b',2) }} {{ 'abc'.find('c') }} {{ 'banana'.count('an') }} {{ '-'.join(['a','b']) }} {{ 'ab'.replace('', '.') }}",
     "{{ lines.splitlines() }} {{ '12'.isdigit() }} {{ 'aB'|replace('a', 'c') }}", "{{ l|length }} {{ s|length }} {{ d|length }} {{ nothing|length }} {{ s|count }}",

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <ctime>
 #include <memory>
@@ -104,14 +105,6 @@ ReplicaRun simulated_replica(const PlanningResult& result, const ModelConfig& mo
   return std::move(prediction.runs.front());
 }
 
-void check_outputs(const PlanArguments& arguments) {
-  Diagnostics mistakes;
-  if (!arguments.output.empty()) check_output("--output", arguments.output, plan_output, mistakes);
-  if (!arguments.svg.empty()) check_output("--svg", arguments.svg, picture_output, mistakes);
-  if (!arguments.trace.empty()) check_output("--trace", arguments.trace, trace_output, mistakes);
-  mistakes.throw_if_any();
-}
-
 void write_pictures(const PlanArguments& arguments, const PlanningResult& result, const ModelConfig& model,
                     const ClusterSpec& cluster, const std::vector<JobShape>& jobs, const MeasuredTimes* measured) {
   if (arguments.svg.empty() && arguments.trace.empty()) return;
@@ -125,7 +118,9 @@ void write_pictures(const PlanArguments& arguments, const PlanningResult& result
 
 /// Exit code: 0 a plan was found; 2 nothing fits.
 int plan(const PlanArguments& arguments) {
-  check_outputs(arguments);
+  check_outputs(std::to_array<Output>({{"--output", arguments.output, plan_output},
+                                       {"--svg", arguments.svg, picture_output},
+                                       {"--trace", arguments.trace, trace_output}}));
   PlanningSetup setup = read_planning_setup({.command = "plan",
                                              .jobs_file = arguments.jobs_file,
                                              .overrides = arguments.overrides,

@@ -80,7 +80,7 @@ class InstancePlanner {
 
   PlannedReplica empty_replica(const Configuration& shape, ReplicaPlanner& planner) const {
     const int64_t budget = settings_.token_budget ? std::min(*settings_.token_budget, shape.chunk_tokens) : shape.chunk_tokens;
-    PlannedReplica replica{.tensor_parallel = shape.tensor_parallel, .token_budget = budget, .rows = typical_step(jobs_)};
+    PlannedReplica replica{.tensor_parallel = shape.tensor_parallel, .token_budget = budget, .longest_row = shape.reach(), .rows = typical_step(jobs_)};
     const std::vector<int64_t> sizes = {shape.devices()};
     const auto placed = place_replicas(sizes, group_);
     COTUNE_CHECK(placed, "{} has no place on {} nodes of {}", shape.name(), group_.count, group_.devices);

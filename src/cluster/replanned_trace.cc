@@ -73,7 +73,7 @@ class MixProblems {
     int64_t longest = 0;
     for (const StepRow& row : rows) longest = std::max(longest, row.tokens);
     problem.fits = std::any_of(problem.configurations.begin(), problem.configurations.end(),
-                               [&](const Configuration& each) { return each.chunk_tokens >= longest; });
+                               [&](const Configuration& each) { return each.reach() >= longest; });
     if (!problem.fits) return problem;
     const StepBuckets buckets = bucket_rows(rows, settings_.length_buckets, problem.configurations);
     problem.costs = bucket_costs(problem.configurations, buckets.tokens, buckets.mean);

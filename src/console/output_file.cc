@@ -72,6 +72,20 @@ void check_output(std::string_view option, const fs::path& file, const OutputKin
   mistakes.throw_if_any();
 }
 
+void check_outputs(std::span<const Output> outputs) {
+  Diagnostics mistakes;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const auto& [option, file, kind] = outputs[i];
+    if (file.empty()) continue;
+    check_output(option, file, kind, mistakes);
+    for (const Output& before : outputs.first(i)) {
+      if (before.file.empty() || fs::weakly_canonical(before.file) != fs::weakly_canonical(file)) continue;
+      mistakes.add(std::string(option), 0, "", fmt::format("{} is that of {}, too; give each a file of its own", file.string(), before.option));
+    }
+  }
+  mistakes.throw_if_any();
+}
+
 void write_output(std::string_view option, const fs::path& file, const OutputKind& kind, std::string_view text) {
   COTUNE_CHECK(begins_so(text, kind.begins), "{} begins as {}", kind.name, text.substr(0, 80));
   check_output(option, file, kind);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <string_view>
 
 #include "base/diagnostics.h"
@@ -29,6 +30,15 @@ void refuse_standard_output(std::string_view option, const std::filesystem::path
 void check_output(std::string_view option, const std::filesystem::path& file, const OutputKind& kind, Diagnostics& mistakes);
 /// The same for one file; throws UserError.
 void check_output(std::string_view option, const std::filesystem::path& file, const OutputKind& kind);
+
+struct Output {
+  std::string_view option;
+  std::filesystem::path file;  ///< empty: not asked for
+  OutputKind kind;
+};
+
+/// The same for all of a command, of which no two may be one file. Throws UserError with all mistakes.
+void check_outputs(std::span<const Output> outputs);
 
 /// Checks, then writes the whole file at once. Throws UserError, SystemError; InternalError where the text does not begin as its kind does.
 void write_output(std::string_view option, const std::filesystem::path& file, const OutputKind& kind, std::string_view text);

@@ -20,6 +20,7 @@ struct ConsideredConfiguration {
   int64_t shards = 1;              ///< copies that share one set of frozen weights
   bool recompute = false;
   int64_t chunk_tokens = 0;        ///< most tokens of a microbatch that fit; 0: none do
+  int64_t longest_row = 0;         ///< tokens: the longest that fits, a chain of microbatches where it is longer than these
   double tokens_per_device_s = 0;  ///< of full chunks of rows of the mean length; 0: none fit
   StageMemory memory;              ///< of the fullest stage with such a chunk; with one of 64 tokens where these do not fit
   double chunk_s = 0;              ///< estimate: of the slowest stage for such a chunk (ReplicaCandidate::chunk_s); 0: it has no price

@@ -42,9 +42,9 @@ class Follower {
                           .order = order_of(plan_.order),
                           .recompute = plan_.recompute,
                           .replicas = {}};
-    int64_t most = 0;
-    for (const PlannedReplica& replica : plan_.replicas) most = std::max(most, replica.token_budget);
-    for (size_t i = 0; i < plan_.replicas.size(); ++i) followed.replicas.push_back(follow(i, most));
+    int64_t longest = 0;
+    for (const PlannedReplica& replica : plan_.replicas) longest = std::max(longest, replica.longest_row);
+    for (size_t i = 0; i < plan_.replicas.size(); ++i) followed.replicas.push_back(follow(i, longest));
     return followed;
   }
 
@@ -68,12 +68,12 @@ class Follower {
     if (devices > most_ranks) refuse("replicas", fmt::format("must have at most {} devices together, which is what `cotune train` takes; got {}", most_ranks, devices));
   }
 
-  FollowedReplica follow(size_t index, int64_t most_tokens) {
+  FollowedReplica follow(size_t index, int64_t longest_row) {
     const PlannedReplica& planned = plan_.replicas[index];
     const auto field = [&](const char* name) { return fmt::format("replicas[{}].{}", index, name); };
     FollowedReplica replica{.degrees = {.pipeline = planned.pipeline_stages(),
                                         .tensor = planned.tensor_parallel,
-                                        .longest_row = planned.token_budget < most_tokens ? planned.token_budget : 0,
+                                        .longest_row = planned.longest_row < longest_row ? planned.longest_row : 0,
                                         .stages_per_rank = planned.chunks(),
                                         .shards_weights = planned.shards > 1,
                                         .divides_tokens = planned.divides_tokens},

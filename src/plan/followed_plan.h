@@ -22,7 +22,7 @@ struct FollowingRun {
 };
 
 struct FollowedReplica {
-  ReplicaDegrees degrees;    ///< longest_row: its token budget, where another replica takes more
+  ReplicaDegrees degrees;    ///< longest_row: 0 where no other replica takes longer ones
   PipelineLayout layout;
   int64_t token_budget = 1024;
   HybridTasks hybrid_tasks;  ///< sharing hybrid: places in FollowingRun::jobs, each once, ascending in a task

@@ -36,6 +36,7 @@ void NodeReplicas::find_configurations() {
   ReplicaLimits limits = options_.replicas;
   limits.recompute = saving_.recompute;
   limits.most_shards = saving_.most_shards;
+  limits.most_chunk_tokens = std::max(limits.most_chunk_tokens, (longest_ + 63) / 64 * 64);
   for (ReplicaCandidate& candidate :
        replica_candidates(model_, jobs_, cluster_, group_, options_.dtype, limits, options_.measured)) {
     const Configuration& shape = candidate.configuration;
@@ -47,6 +48,7 @@ void NodeReplicas::find_configurations() {
                                 .shards = shape.shards,
                                 .recompute = saving_.recompute,
                                 .chunk_tokens = shape.chunk_tokens,
+                                .longest_row = shape.reach(),
                                 .tokens_per_device_s = shape.rate(mean_row),
                                 .memory = candidate.memory,
                                 .chunk_s = candidate.chunk_s,
@@ -57,7 +59,7 @@ void NodeReplicas::find_configurations() {
                                        shape.chunk_tokens, least_budget(options_));
     }
     if (!shown.rejected_for.empty()) continue;
-    reach = std::max(reach, shape.chunk_tokens);
+    reach = std::max(reach, shape.reach());
     configurations_.push_back(shape);
     place_in_considered_.push_back(considered_.size() - 1);
   }
@@ -112,7 +114,7 @@ std::optional<ReplicaChoice> NodeReplicas::slowest_of(size_t configuration, cons
 
 bool NodeReplicas::holds_all_rows(const std::vector<int64_t>& replicas) const {
   for (size_t i = 0; i < replicas.size(); ++i) {
-    if (replicas[i] > 0 && configurations_[i].chunk_tokens >= longest_) return no_deployment_.empty();
+    if (replicas[i] > 0 && configurations_[i].reach() >= longest_) return no_deployment_.empty();
   }
   return false;
 }
@@ -178,6 +180,7 @@ PlannedReplica NodeReplicas::empty_replica(const Configuration& shape,
   PlannedReplica replica{.tensor_parallel = shape.tensor_parallel,
                          .divides_tokens = shape.divides_tokens,
                          .token_budget = shape.chunk_tokens,
+                         .longest_row = shape.reach(),
                          .shards = shape.shards};
   auto next = devices.begin() + copy * shape.tensor_parallel * shape.pipeline_stages;
   for (const StageShape& stage : stages.first->second) {

@@ -59,7 +59,8 @@ struct PlannedStage {
 struct PlannedReplica {
   int64_t tensor_parallel = 1;
   bool divides_tokens = false;  ///< its tensor-parallel ranks divide the tokens, too (schedule/sequence_parallel.h); its stages say so as well
-  int64_t token_budget = 0;  ///< tokens of a microbatch; no longer row is sent here
+  int64_t token_budget = 0;  ///< tokens of a microbatch; a longer row is a chain of microbatches
+  int64_t longest_row = 0;   ///< tokens: no longer row is sent here
   int64_t shards = 1;        ///< replicas in a row, this one among them, that share one set of frozen weights
   int64_t least_microbatches = 1;  ///< order split: above 1, what a step of each hybrid task is cut into at least
   std::vector<PlannedStage> stages;

@@ -18,7 +18,7 @@ struct Need {
   ReplicaCandidate candidate;
   bool recompute = false;
 
-  int64_t bytes() const { return candidate.memory.total(); }
+  int64_t bytes() const { return candidate.row_memory.total(); }
   int64_t devices() const { return candidate.configuration.devices(); }
   std::string name() const { return candidate.configuration.name() + (recompute ? " with recomputation" : ""); }
 };
@@ -47,7 +47,7 @@ class Adviser {
   std::string on(const NodeGroup& group) const {
     const int64_t limit = group.device.usable_bytes();
     const Reach reach = longest_that_fits(group);
-    if (reach.tokens >= longest_) return smaller_microbatches(group, reach);
+    if (reach.row_tokens >= longest_) return smaller_microbatches(group, reach);
     std::string text;
     const std::vector<Need> all = needs(cluster_, group, 1);
     const auto least =
@@ -55,7 +55,7 @@ class Adviser {
     if (least != all.end()) {
       text += fmt::format(
           "  {}: rows of {} tokens need at least {} per device, as {}, {} of it; {} of its {} may be used.\n", group.name,
-          longest_, bytes_text(least->bytes()), least->name(), largest_term(least->candidate.memory), bytes_text(limit),
+          longest_, bytes_text(least->bytes()), least->name(), largest_term(least->candidate.row_memory), bytes_text(limit),
           bytes_text(group.device.memory_bytes));
     }
     if (const std::optional<Need> fewest = fewest_devices(group, limit)) {
@@ -65,17 +65,18 @@ class Adviser {
                           counted(fewest->devices(), "device"), fewest->name(), counted(nodes, "node"), group.count,
                           network.empty() ? "" : fmt::format(", over {}, which is assumed", network), bytes_text(fewest->bytes()));
     }
-    if (reach.tokens >= atom_tokens) {
-      text += fmt::format("  {}: as it is, rows of up to {} tokens fit (data.max_length).\n", group.name, reach.tokens);
+    if (reach.row_tokens >= atom_tokens) {
+      text += fmt::format("  {}: as it is, rows of up to {} tokens fit (data.max_length).\n", group.name, reach.row_tokens);
     }
     return text;
   }
 
  private:
-  /// The largest microbatch that fits, and on which configuration.
+  /// The largest microbatch that fits, and on which configuration; and the longest row, on any.
   struct Reach {
     int64_t tokens = 0;
     std::string name;
+    int64_t row_tokens = 0;
   };
 
   /// Where the longest row fits, rows beside it are too many.
@@ -91,7 +92,7 @@ class Adviser {
     return text;
   }
 
-  /// For chunks of the longest row; `times`: as many devices a replica as the limit says. Plain ones first.
+  /// For the longest row alone; `times`: as many devices a replica as the limit says. Plain ones first.
   std::vector<Need> needs(const ClusterSpec& cluster, const NodeGroup& group, int64_t times) const {
     NodeGroup roomy = group;
     roomy.device.memory_bytes = int64_t{1} << 60;
@@ -136,12 +137,13 @@ class Adviser {
     Reach reach;
     for (const MemorySaving& saving : savings_) {
       ReplicaLimits limits = limits_with(saving);
-      limits.most_chunk_tokens = std::max(limits.most_chunk_tokens, options_.token_budget);
+      limits.most_chunk_tokens = std::max({limits.most_chunk_tokens, options_.token_budget, (longest_ + 63) / 64 * 64});
       for (const ReplicaCandidate& each :
            replica_candidates(model_, jobs_, cluster_, group, options_.dtype, limits)) {
-        if (each.configuration.chunk_tokens > reach.tokens) {
-          reach = {each.configuration.chunk_tokens, each.configuration.name() + (saving.recompute ? " with recomputation" : "")};
-        }
+        reach.row_tokens = std::max(reach.row_tokens, each.configuration.reach());
+        if (each.configuration.chunk_tokens <= reach.tokens) continue;
+        reach.tokens = each.configuration.chunk_tokens;
+        reach.name = each.configuration.name() + (saving.recompute ? " with recomputation" : "");
       }
     }
     return reach;

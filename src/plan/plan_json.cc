@@ -49,6 +49,7 @@ OrderedJson to_json(const PlannedReplica& replica, size_t job_count) {
   return {{"tensor_parallel", replica.tensor_parallel},
           {"divides_tokens", replica.divides_tokens},
           {"token_budget", replica.token_budget},
+          {"longest_row", replica.longest_row},
           {"shards", replica.shards},
           {"least_microbatches", replica.least_microbatches},
           {"stages", std::move(stages)},
@@ -244,13 +245,14 @@ std::vector<StepRow> rows_from(const Place& place, size_t job_count) {
 }
 
 PlannedReplica replica_from(const Place& place, size_t job_count) {
-  place.expect_keys({"tensor_parallel", "divides_tokens", "token_budget", "shards", "least_microbatches", "stages", "hybrid_tasks", "buckets",
-                     "rows", "microbatches", "tokens", "processed_tokens", "seconds", "bubble", "backward_ratio"});
+  place.expect_keys({"tensor_parallel", "divides_tokens", "token_budget", "longest_row", "shards", "least_microbatches", "stages", "hybrid_tasks",
+                     "buckets", "rows", "microbatches", "tokens", "processed_tokens", "seconds", "bubble", "backward_ratio"});
   PlannedReplica replica;
   replica.tensor_parallel = place.at("tensor_parallel").whole(1, 1 << 20);
   replica.divides_tokens = place.at("divides_tokens").truth();
   if (replica.divides_tokens && replica.tensor_parallel == 1) place.at("divides_tokens").refuse("false where tensor_parallel is 1");
   replica.token_budget = place.at("token_budget").whole(1);
+  replica.longest_row = place.at("longest_row").whole(1);
   replica.shards = place.at("shards").whole(1);
   replica.least_microbatches = place.at("least_microbatches").whole(1);
   const std::vector<Place> stages = place.at("stages").items(1);

@@ -12,7 +12,7 @@ namespace cotune {
 /// {"cotune_plan": 1, "planner": …, "model": hash, "cluster": hash, "profile": hash, "dtype", "jobs":
 /// [names], "deployment",
 ///  "sharing", "layout", "chunk_size", "order", "recompute",
-///  "replicas": [{"tensor_parallel", "token_budget", "shards",
+///  "replicas": [{"tensor_parallel", "divides_tokens", "token_budget", "longest_row", "shards", "least_microbatches",
 ///                "stages": [{"layers": [first, last + 1], "embedding", "head", "devices": [[nodes, node,
 ///                device], …],
 ///                            "busy_s", "memory": {"weights", "adapters", "activations", "workspace"}}],

@@ -179,18 +179,20 @@ bool is_shown(const ConsideredConfiguration& each, const PlanningResult& result)
 
 void explain_configurations(std::string& text, const PlanningResult& result) {
   text +=
-      "\nConfigurations <tensor parallel, pipeline stages> (+seq: ranks divide the tokens, too), with the most tokens of a microbatch that fit:\n";
+      "\nConfigurations <tensor parallel, pipeline stages> (+seq: ranks divide the tokens, too), with the most tokens of a microbatch that fit\n"
+      "(in brackets of the longest row, where that is longer):\n";
   int64_t left_out = 0;
   for (const ConsideredConfiguration& each : result.configurations) {
     if (!is_shown(each, result)) {
       ++left_out;
       continue;
     }
-    const std::string reach = each.chunk_tokens == 0 ? "none" : fmt::format("{} tokens", each.chunk_tokens);
+    const std::string longer = each.longest_row > each.chunk_tokens ? fmt::format(" ({})", each.longest_row) : "";
+    const std::string reach = each.chunk_tokens == 0 ? "none" : fmt::format("{}{} tokens", each.chunk_tokens, longer);
     const std::string rate = each.tokens_per_device_s > 0
                                  ? fmt::format("{:.0f} tokens/s per device", each.tokens_per_device_s)
                                  : "";
-    text += fmt::format("  {:<10} {:<10} {:>13}  {:>9}  {:<26} {}\n", each.nodes, configuration_text(each), reach,
+    text += fmt::format("  {:<10} {:<10} {:>21}  {:>9}  {:<26} {}\n", each.nodes, configuration_text(each), reach,
                         bytes_text(each.memory.total()), rate,
                         each.rejected_for.empty() ? "considered" : each.rejected_for);
   }

@@ -81,6 +81,7 @@ nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<N
                               {"shards", each.shards},
                               {"recompute", each.recompute},
                               {"chunk_tokens", each.chunk_tokens},
+                              {"longest_row", each.longest_row},
                               {"tokens_per_device_s", known(each.tokens_per_device_s)},
                               {"memory_bytes", known(each.memory.total())},
                               {"estimated_chunk_s", known(each.chunk_s)},

@@ -11,7 +11,7 @@ namespace cotune {
 
 /// {"plan": … or null, "alternatives": [{"deployment", "sharing", "order", "recompute", "shards_weights", "replicas", "fits",
 ///  "predicted", "is_bound", "overflow", "rejected_for"}],
-///  "configurations": [{…, "chunk_tokens", "tokens_per_device_s", "memory_bytes", "estimated_chunk_s", "overflow", "rejected_for"}],
+///  "configurations": [{…, "chunk_tokens", "longest_row", "tokens_per_device_s", "memory_bytes", "estimated_chunk_s", "overflow", "rejected_for"}],
 ///  "deployments": [{…, "dispatch_s", "estimated_s", "estimated_bytes", "estimate_constraint", "simulated_s", "simulated_bytes", "overflow",
 ///  "rejected_for"}], "enumerated": counts of the enumeration,
 ///  "groupings": [{…, "seconds", "is_bound", "fullest_bytes", "overflow", "rejected_for"}],

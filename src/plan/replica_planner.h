@@ -27,7 +27,7 @@ struct ReplicaChoice {
   bool fits() const { return constraint.empty(); }
 };
 
-/// A replica must take an atom, or a chunk, and is of use for rows that fit whole.
+/// Tokens of a microbatch: it must take an atom, or a chunk of layout chunked. Longer rows are chains.
 int64_t least_budget(const PlanOptions& options);
 
 /// All replicas stand on one kind of nodes. Remembers which hybrid tasks it found for jobs on a shape of
@@ -47,7 +47,7 @@ class ReplicaPlanner {
   /// This and the others that try something throw PlanningStopped.
   /// `empty`: with its stages, devices and rows, and the most tokens that fit by closed form as its budget. For
   /// each order the fastest of all budgets and hybrid tasks that fit, or, where none does, the last tried and
-  /// what overflows. The budget is halved as long as something does not fit, or a pipeline has fewer than
+  /// what overflows. The budget is halved, down to least_budget, as long as something does not fit, or a pipeline has fewer than
   /// eight microbatches a stage.
   /// A pipeline that has fewer microbatches than that is where these gain; a replica that they do not suit is one of
   /// `automatic` under them:

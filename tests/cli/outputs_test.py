@@ -42,6 +42,14 @@ class Outputs(ProgramTest):
         self.assertIn("is not answers of this command", self.refused(questions, "evaluate", "--model", self.model, "--data", questions,
                                                                      "--choices", "a,b", "--answers", questions))
 
+    def test_are_files_apart(self):
+        file = self.path / "x"
+        errors = self.run_program("plan", self.jobs, "--svg", file, "--trace", self.path / "." / "x", expect=2).stderr
+        self.assertIn("is that of --svg, too; give each a file of its own", errors)
+        errors = self.run_program("simulate", "--csv", file, "--save-trace", file, expect=2).stderr
+        self.assertIn("is that of --save-trace, too", errors)
+        self.assertFalse(file.exists())
+
     def test_are_no_other_files_of_a_run(self):
         run = self.path / "run"
         self.run_program("train", self.jobs, "--output-dir", run)

@@ -19,6 +19,7 @@ Plan plan_of_three() {
   plan.recompute = Recompute::always;
   PlannedReplica& replica = plan.replicas.emplace_back();
   replica.token_budget = 512;
+  replica.longest_row = 2048;
   replica.stages.push_back({.shape = whole_model(small_model())});
   replica.hybrid_tasks = {{0, 1}, {2}};
   return plan;
@@ -57,7 +58,8 @@ TEST(FollowedPlan, HasReplicasOfAnyShape) {
   Plan plan = plan_of_three();
   plan.order = PipelineOrder::interleaved;
   PlannedReplica small = plan.replicas.front();
-  small.token_budget = 256;
+  small.token_budget = 1024;
+  small.longest_row = 256;
   small.hybrid_tasks = {{0, 1}};  // has no rows of b
   PlannedReplica& wide = plan.replicas.front();
   wide.tensor_parallel = 2;

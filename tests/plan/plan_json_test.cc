@@ -35,6 +35,7 @@ Plan random_plan(uint64_t seed) {
     replica.tensor_parallel = 1 + below(3);
     replica.divides_tokens = replica.tensor_parallel > 1 && below(2) == 0;
     replica.token_budget = 1 + below(10000);
+    replica.longest_row = 1 + below(10000);
     const auto stages = 1 + below(3);
     int64_t layer = 0;
     for (int64_t s = 0; s < stages; ++s) {

@@ -71,7 +71,7 @@ void expect_all_rows_once(const SmallCase& problem, const Plan& plan) {
   for (const PlannedReplica& replica : plan.replicas) {
     for (const StepRow& row : replica.rows) {
       --left[{row.job, row.tokens}];
-      EXPECT_LE(row.tokens, replica.token_budget);
+      EXPECT_LE(row.tokens, replica.longest_row);
     }
   }
   for (const auto& [row, count] : left) EXPECT_EQ(count, 0) << "job " << row.first << ", " << row.second << " tokens";

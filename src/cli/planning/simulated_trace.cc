@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -37,16 +38,20 @@ constexpr OutputKind jobs_csv_output{"a table of jobs", "job,tenant,kind,"};
 constexpr OutputKind replanned_jobs_csv{"a table of jobs under every rule of moving", "moves_when,job,"};
 constexpr OutputKind rates_output{"a table of rates", R"({"alone_s":)"};
 
-void check_outputs(const TraceArguments& arguments) {
-  Diagnostics mistakes;
-  const auto check = [&](const char* option, const std::string& file, const OutputKind& kind) {
-    if (!file.empty()) check_output(option, file, kind, mistakes);
-  };
-  check("--save-trace", arguments.save_trace, trace_csv);
-  check("--csv", arguments.csv, arguments.replan ? replans_csv : policies_csv);
-  check("--jobs-csv", arguments.jobs_csv, arguments.replan ? replanned_jobs_csv : jobs_csv_output);
-  check("--save-rates", arguments.save_rates, rates_output);
-  mistakes.throw_if_any();
+void check_outputs_of(const TraceArguments& arguments) {
+  check_outputs(std::to_array<Output>({{"--save-trace", arguments.save_trace, trace_csv},
+                                       {"--csv", arguments.csv, arguments.replan ? replans_csv : policies_csv},
+                                       {"--jobs-csv", arguments.jobs_csv, arguments.replan ? replanned_jobs_csv : jobs_csv_output},
+                                       {"--save-rates", arguments.save_rates, rates_output}}));
+}
+
+/// Each once, where it first stands.
+std::vector<std::string> distinct(const std::vector<std::string>& names) {
+  std::vector<std::string> kept;
+  for (const std::string& name : names) {
+    if (std::ranges::count(kept, name) == 0) kept.push_back(name);
+  }
+  return kept;
 }
 
 /// Jobs with rows that the model does not take.
@@ -104,9 +109,9 @@ Trace trace_of(const TraceArguments& arguments, const TraceInputs& inputs) {
 
 StudySettings study_settings(const TraceArguments& arguments) {
   StudySettings settings;
-  settings.policies = arguments.policies;
+  settings.policies = distinct(arguments.policies);
   if (settings.policies.empty()) settings.policies = arguments.compare ? policy_names() : std::vector<std::string>{"fcfs"};
-  std::vector<std::string> sharings = arguments.sharings;
+  std::vector<std::string> sharings = distinct(arguments.sharings);
   if (sharings.empty()) {
     sharings = arguments.compare ? std::vector<std::string>{"separate", "temporal", "batch-all/padded", "batch-all", "hybrid"}
                                  : std::vector<std::string>{"hybrid"};
@@ -248,7 +253,7 @@ void simulate_replanning(const TraceArguments& arguments) {
 }  // namespace
 
 void simulate_trace_command(const TraceArguments& arguments) {
-  check_outputs(arguments);
+  check_outputs_of(arguments);
   if (arguments.replan) return simulate_replanning(arguments);
   const StudySettings settings = study_settings(arguments);
   refuse_without_effect(arguments, settings);

@@ -332,7 +332,7 @@ Value absolute(Runtime& runtime, const Value& value) {
 
 template <char method>
 Value cased(Runtime& runtime, const Value& value, const Arguments&) {
-  constexpr std::string_view name = method == 'u' ? "upper" : method == 'l' ? "lower" : method == 't' ? "title" : "capitalize";
+  constexpr std::string_view name = method == 'u' ? "upper" : method == 'l' ? "lower" : method == 't' ? "title filter" : "capitalize";
   return change_case(runtime, runtime.str(value), name);
 }
 

@@ -214,6 +214,11 @@ Value call_dict_method(Runtime& runtime, const Dict& dict, const std::string& na
   return Value::list(std::move(items));
 }
 
+/// Behind which the filter `title` begins a word: jinja2's [-\s({[<].
+bool is_before_word(char32_t c) {
+  return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || is_python_space(c);
+}
+
 }  // namespace
 
 bool has_method(const Value& value, std::string_view name) {
@@ -286,8 +291,8 @@ Text change_case(Runtime& runtime, const Text& text, std::string_view method) {
       } else {
         changed += text.bytes()[i];
       }
-      const bool cased = to_upper(c) != c || to_lower(c) != c;
-      word_start = method == "title" && !cased;
+      const bool is_cased = to_upper(c) != c || to_lower(c) != c;
+      word_start = (method == "title" && !is_cased) || (method == "title filter" && is_before_word(c));
       i += point.size;
     }
     out.append(changed, run.origin);

@@ -154,7 +154,7 @@ Value slice_of(Runtime& runtime, const Value& value, const Value& start, const V
 bool has_method(const Value& value, std::string_view name);
 Value call_method(Runtime& runtime, const Value& value, const std::string& name, const Arguments& arguments);
 
-/// Text methods that filters share: see Python's str.
+/// Text methods that filters share: see Python's str. change_case also knows "title filter", jinja2's, which begins words elsewhere.
 Text strip_text(Runtime& runtime, const Text& text, const Value* characters, bool left, bool right);
 Text change_case(Runtime& runtime, const Text& text, std::string_view method);
 Text replace_text(Runtime& runtime, const Text& text, const Text& old, const Text& replacement, int64_t count);

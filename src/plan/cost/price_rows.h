@@ -35,7 +35,7 @@ struct ReplicaPacking {
   Sharing sharing = Sharing::hybrid;
   Layout layout = Layout::ragged;
   int64_t chunk_size = 64;
-  int64_t token_budget = 1024;  ///< at least the longest row, at least an atom
+  int64_t token_budget = 1024;  ///< at least an atom; a longer row is a chain
   std::vector<std::vector<int32_t>>
       hybrid_tasks;  ///< sharing hybrid: a partition of the jobs with rows; else not read
   std::vector<std::vector<int32_t>>

@@ -69,8 +69,9 @@ PricedStage::PricedStage(const ModelConfig& model, const StageShape& stage, cons
     const StageOfLayers part = is_whole ? StageOfLayers{model, stage, adapters} : stage_of_layers(model, stage, adapters, count);
     const auto list = [&](Direction direction) { return stage_operators(part.model, part.stage, part.adapters, direction); };
     const std::vector<Operator> forward = list(Direction::forward);
+    const size_t place = add_part(part);
     const auto add_terms = [&](const std::vector<Operator>& operators, double Term::*runs) {
-      for (const Operator& op : operators) terms_[term_of(part, op)].*runs += times;
+      for (const Operator& op : operators) terms_[term_of(place, op)].*runs += times;
     };
     add_terms(forward, &Term::forward);
     add_terms(list(Direction::backward), &Term::backward);
@@ -95,12 +96,22 @@ PricedStage::PricedStage(const ModelConfig& model, const StageShape& stage, cons
   more_ = clock_of(adapters, clock_layers(ClockLayers::more));
 }
 
-size_t PricedStage::term_of(const StageOfLayers& part, const Operator& op) {
+size_t PricedStage::add_part(const StageOfLayers& part) {
+  parts_.push_back({part.model, part.stage, {}});
+  return parts_.size() - 1;
+}
+
+size_t PricedStage::term_of(size_t part, const Operator& op) {
   for (size_t t = 0; t < terms_.size(); ++t) {
     if (costs_the_same(terms_[t].op.whole, op)) return t;
   }
-  terms_.push_back({{part.model, part.stage, {}}, OperatorParts(op)});
+  terms_.push_back({part, OperatorParts(op)});
   return terms_.size() - 1;
+}
+
+double PricedStage::seconds_of(const Term& term, const MicrobatchCounts& counts) const {
+  const StageOfLayers& part = parts_[term.part];
+  return term.op.seconds(part.model, part.stage, counts, machine_);
 }
 
 void PricedStage::add_saved_bytes(const StageOfLayers& part, const Operator& op, Bytes& saved) const {
@@ -145,12 +156,21 @@ void PricedStage::find_recomputed_bytes(const StageOfLayers& part, const std::ve
 std::vector<double> PricedStage::term_seconds(const MicrobatchCounts& counts) const {
   std::vector<double> seconds;
   seconds.reserve(terms_.size());
-  for (const Term& term : terms_) seconds.push_back(term.op.seconds(term.part.model, term.part.stage, counts, machine_));
+  for (const Term& term : terms_) seconds.push_back(seconds_of(term, counts));
   return seconds;
 }
 
 double PricedStage::collective(const Term& term, const MicrobatchCounts& counts) const {
-  return collective_seconds(model_, stage_, term.op.whole, counts.tokens, machine_);
+  const Operator& whole = term.op.whole;
+  if (!whole.communicates) return 0;
+  const auto has_tokens = [&](const AdapterShape& each) {
+    const auto job = static_cast<size_t>(each.job);
+    return job < counts.job_tokens.size() && counts.job_tokens[job] > 0;
+  };
+  if (std::ranges::all_of(whole.adapters, has_tokens)) return collective_seconds(model_, stage_, whole, counts.tokens, machine_);
+  Operator present = whole;  // what adapters send along is theirs
+  std::erase_if(present.adapters, [&](const AdapterShape& each) { return !has_tokens(each); });
+  return collective_seconds(model_, stage_, present, counts.tokens, machine_);
 }
 
 StageSeconds PricedStage::collectives(const MicrobatchCounts& counts) const {
@@ -168,8 +188,7 @@ StageSeconds PricedStage::seconds(const MicrobatchCounts& counts) const {
   StageSeconds sum;
   for (const Term& term : terms_) {
     if (term.forward == 0 && term.backward == 0) continue;
-    const double own = term.op.seconds(term.part.model, term.part.stage, counts, machine_) +
-                       collective(term, counts);
+    const double own = seconds_of(term, counts) + collective(term, counts);
     sum.forward += term.forward * own;
     sum.backward += term.backward * own;
   }
@@ -194,7 +213,7 @@ int64_t PricedStage::clock_layers(ClockLayers layers) const {
   return layers == ClockLayers::few ? few_clock_layers : more_clock_layers;
 }
 
-auto PricedStage::list_of(const StageOfLayers& part, std::vector<Operator> operators) -> List {
+auto PricedStage::list_of(size_t part, std::vector<Operator> operators) -> List {
   List list{.operators = std::move(operators), .terms = {}, .graph = {}};
   for (const Operator& op : list.operators) list.terms.push_back(term_of(part, op));
   list.graph = subgraphs_of(list.operators, std::vector<OperatorTime>(list.operators.size()));
@@ -206,10 +225,11 @@ auto PricedStage::clock_of(const std::vector<AdapterShape>& adapters, int64_t la
   const StageOfLayers part =
       is_whole ? StageOfLayers{model_, stage_, adapters} : stage_of_layers(model_, stage_, adapters, layers);
   const std::vector<Operator> forward = stage_operators(part.model, part.stage, part.adapters, Direction::forward);
+  const size_t place = add_part(part);
   Clock made;
-  made.forward = list_of(part, forward);
-  if (machine_.recompute) made.again = list_of(part, without_others(recomputed_operators(forward), forward));
-  made.backward = list_of(part, stage_operators(part.model, part.stage, part.adapters, Direction::backward));
+  made.forward = list_of(place, forward);
+  if (machine_.recompute) made.again = list_of(place, without_others(recomputed_operators(forward), forward));
+  made.backward = list_of(place, stage_operators(part.model, part.stage, part.adapters, Direction::backward));
   return made;
 }
 

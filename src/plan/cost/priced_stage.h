@@ -57,7 +57,7 @@ class PricedStage {
  private:
   /// An operator with how often it runs.
   struct Term {
-    StageOfLayers part;  ///< without adapters: what the operator is priced with
+    size_t part = 0;  ///< what the operator is priced with, in parts_
     OperatorParts op;
     double forward = 0, backward = 0;
   };
@@ -76,8 +76,11 @@ class PricedStage {
     bool operator==(const Bytes&) const = default;
   };
 
-  size_t term_of(const StageOfLayers& part, const Operator& op);
-  List list_of(const StageOfLayers& part, std::vector<Operator> operators);
+  /// Its place in parts_.
+  size_t add_part(const StageOfLayers& part);
+  size_t term_of(size_t part, const Operator& op);
+  List list_of(size_t part, std::vector<Operator> operators);
+  double seconds_of(const Term& term, const MicrobatchCounts& counts) const;
   void add_saved_bytes(const StageOfLayers& part, const Operator& op, Bytes& saved) const;
   void find_recomputed_bytes(const StageOfLayers& part, const std::vector<Operator>& forward, Bytes& kept, std::vector<Bytes>& layers) const;
   Clock clock_of(const std::vector<AdapterShape>& adapters, int64_t layers);
@@ -91,7 +94,8 @@ class PricedStage {
   StageWorkspace workspace_;  ///< without layer_bytes
   bool is_alike_ = false;
   int64_t job_count_ = 0;
-  std::vector<Term> terms_;  ///< operators of all lists that differ
+  std::vector<StageOfLayers> parts_;  ///< without adapters
+  std::vector<Term> terms_;           ///< operators of all lists that differ
   Bytes kept_;
   std::vector<Bytes> layer_bytes_;  ///< under recomputation: what each layer keeps during its backward, each kind once
   Clock few_, more_;                ///< with tensor parallelism

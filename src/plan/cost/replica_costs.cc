@@ -99,15 +99,23 @@ class CandidateBuilder {
   void find_chunk(const std::vector<CandidateStage>& stages, StagePrices& prices, const WeightSharding& sharding,
                   ReplicaCandidate& candidate) const {
     const int64_t limit = group_.device.usable_bytes();
-    // Memory is affine in the tokens of a chunk up to the logits' cap: two points would do, but a search asks less.
-    const int64_t most = limits_.most_chunk_tokens / chunk_step;
-    int64_t fits = 0, fails = most + 1;
-    for (int64_t tried = most; fails - fits > 1; tried = (fits + fails) / 2) {
-      (fullest(stages, prices, sharding, tried * chunk_step).memory.total() <= limit ? fits : fails) = tried;
-    }
+    const auto most_that_fit = [&](bool is_alone) {
+      // Memory is affine in the tokens of a chunk up to the logits' cap: two points would do, but a search asks less.
+      const int64_t most = limits_.most_chunk_tokens / chunk_step;
+      int64_t fits = 0, fails = most + 1;
+      for (int64_t tried = most; fails - fits > 1; tried = (fits + fails) / 2) {
+        (fullest(stages, prices, sharding, tried * chunk_step, is_alone).memory.total() <= limit ? fits : fails) = tried;
+      }
+      return fits;
+    };
+    const int64_t fits = most_that_fit(false);
     candidate.configuration.chunk_tokens = fits * chunk_step;
-    const Fullest at = fullest(stages, prices, sharding, std::max<int64_t>(1, fits) * chunk_step);
-    candidate.memory = at.memory;
+    const Fullest at = fullest(stages, prices, sharding, std::max<int64_t>(1, fits) * chunk_step, false);
+    candidate.memory = candidate.row_memory = at.memory;
+    if (fits > 0 && stages.size() > 1) {
+      candidate.configuration.longest_row = most_that_fit(true) * chunk_step;
+      candidate.row_memory = fullest(stages, prices, sharding, candidate.configuration.longest_row, true).memory;
+    }
     if (fits == 0) {
       candidate.overflow = at.memory.overflow(limit);
       candidate.reason = fmt::format("stage {} of {} needs {:.1f} GiB of {:.1f} for {} tokens; {} overflow by {:.1f}", at.stage + 1,
@@ -123,14 +131,15 @@ class CandidateBuilder {
     size_t stage = 0;
   };
 
+  /// With chunks of so many tokens in flight, or one alone.
   Fullest fullest(const std::vector<CandidateStage>& stages, StagePrices& prices, const WeightSharding& sharding,
-                  int64_t tokens) const {
+                  int64_t tokens, bool is_alone) const {
     const MicrobatchCounts counts = even_microbatch(1, tokens, workload_->shares);
     Fullest most;
     for (size_t s = 0; s < stages.size(); ++s) {
       // Of the stages between the first and the last the first has most in flight.
       if (s > 1 && s + 1 < stages.size()) continue;
-      const auto in_flight = static_cast<int64_t>(stages.size() - s);
+      const auto in_flight = is_alone ? 1 : static_cast<int64_t>(stages.size() - s);
       const auto& [shape, priced] = stages[s];
       StageMemory memory = prices.resident(shape);
       memory.activations = priced->kept_bytes(counts) * in_flight;

@@ -52,6 +52,8 @@ double OperatorParts::seconds(const ModelConfig& model, const StageShape& stage,
   const bool is_empty = base.flops == 0 && base.bytes_moved == 0;
   double slowest = 0, work = 0;
   for (const Operator& own : of_jobs) {
+    const auto job = static_cast<size_t>(own.adapters.front().job);
+    if (job >= counts.job_tokens.size() || counts.job_tokens[job] == 0) continue;
     const OperatorCost cost = adapter_cost(model, stage, own, counts, machine.element_size());
     if (cost.adapter_calls == 0) continue;
     slowest = std::max(slowest, operator_seconds(cost, cost.adapter_calls, machine));

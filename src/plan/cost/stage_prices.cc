@@ -1,23 +1,37 @@
 #include "plan/cost/stage_prices.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace cotune {
 
 StagePrices::StagePrices(const ModelConfig& model, const std::vector<JobShape>& jobs, const StageMachine& machine, bool has_clocks)
-    : model_(model), jobs_(jobs), machine_(machine), has_clocks_(has_clocks) {}
+    : model_(model), jobs_(jobs), machine_(machine), has_clocks_(has_clocks) {
+  using Site = std::tuple<int64_t, Projection, AdapterMethod, bool>;
+  std::map<std::vector<Site>, int32_t> places;
+  for (const JobShape& job : jobs) {
+    std::vector<Site> sites;
+    for (const AdapterShape& each : job.adapters) sites.emplace_back(each.layer, each.projection, each.method, each.drops);
+    std::ranges::sort(sites);
+    places_of_.push_back(places.try_emplace(std::move(sites), static_cast<int32_t>(places.size())).first->second);
+  }
+}
 
 size_t StagePrices::jobs_number(const std::vector<int32_t>& jobs) {
-  const auto [found, is_new] = numbers_.try_emplace(jobs, sets_.size());
+  const auto known = numbers_.find(jobs);
+  if (known != numbers_.end()) return known->second;
+  std::set<int32_t> places;
+  for (const int32_t job : jobs) places.insert(places_of_[static_cast<size_t>(job)]);
+  const auto [found, is_new] = numbers_of_places_.try_emplace(places, sets_.size());
   if (is_new) {
     JobSet& set = sets_.emplace_back();
-    for (const int32_t job : jobs) {
-      const std::vector<AdapterShape>& own = jobs_[static_cast<size_t>(job)].adapters;
-      set.adapters.insert(set.adapters.end(), own.begin(), own.end());
+    for (size_t job = 0; job < jobs_.size(); ++job) {
+      const std::vector<AdapterShape>& own = jobs_[job].adapters;
+      if (places.contains(places_of_[job])) set.adapters.insert(set.adapters.end(), own.begin(), own.end());
     }
     set.is_alike = cotune::layers_are_alike(model_, set.adapters);
   }
-  return found->second;
+  return numbers_.emplace(jobs, found->second).first->second;
 }
 
 const PricedStage& StagePrices::at(const StageShape& stage, size_t jobs_number, bool every_layer) {

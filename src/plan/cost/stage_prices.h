@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -19,10 +20,11 @@ class StagePrices {
 
   const StageMachine& machine() const { return machine_; }
 
-  /// Some jobs, by number; ascending. Numbers count from 0 in the order of the first call.
+  /// Some jobs, by number; ascending. Those whose stages have the same operators have one number: what a job without tokens has there costs
+  /// nothing.
   size_t jobs_number(const std::vector<int32_t>& jobs);
 
-  /// The stage for microbatches of these jobs. Stages that cost the same are one. Stays where it is.
+  /// The stage for microbatches of jobs of this number. Stages that cost the same are one. Stays where it is.
   const PricedStage& at(const StageShape& stage, size_t jobs_number, bool every_layer = false);
 
   /// Weights, and the adapters of all jobs with gradients and moments; nothing else.
@@ -33,7 +35,7 @@ class StagePrices {
 
  private:
   struct JobSet {
-    std::vector<AdapterShape> adapters;
+    std::vector<AdapterShape> adapters;  ///< of all jobs whose adapters have places that some of these have
     bool is_alike = false;
   };
   /// jobs, every layer, tensor and sequence parallelism, layers, embedding, head, first and last layer (of the stage: 0 where that does not
@@ -44,7 +46,9 @@ class StagePrices {
   const std::vector<JobShape>& jobs_;
   StageMachine machine_;
   bool has_clocks_;
-  std::map<std::vector<int32_t>, size_t> numbers_;
+  std::vector<int32_t> places_of_;  ///< per job: a number that those share whose adapters have equal places and forms
+  std::map<std::set<int32_t>, size_t> numbers_of_places_;
+  std::map<std::vector<int32_t>, size_t> numbers_;  ///< by jobs
   std::vector<JobSet> sets_;
   std::map<Key, PricedStage> stages_;
   std::map<std::tuple<int64_t, int64_t, int64_t, bool, bool>, StageMemory> resident_;  ///< tensor parallelism, layers, embedding, head

@@ -31,7 +31,7 @@ std::vector<int64_t> reaches_below(std::span<const Configuration> configurations
   const int64_t longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
   std::vector<int64_t> reaches;
   for (const Configuration& each : configurations) {
-    if (each.chunk_tokens > 0 && each.chunk_tokens < longest) reaches.push_back(each.chunk_tokens);
+    if (each.reach() > 0 && each.reach() < longest) reaches.push_back(each.reach());
   }
   return ascending(std::move(reaches));
 }

@@ -49,6 +49,7 @@ struct ReplicaWorkload {
   std::shared_ptr<PricedJobs> shared;
   const ReplicaJobs& replica;
   std::vector<JobPart> parts;
+  std::vector<double> gathering_s;  ///< of a pass, by stage
   std::unique_ptr<const FusedStageCosts> table;  ///< none where tokens are divided, whose collectives depend on who is together
 };
 
@@ -108,8 +109,7 @@ FusedCost cost_of(const ReplicaWorkload& workload, std::span<const int32_t> jobs
     const StageShape& stage = replica.stages[s];
     if (task.lowest_layer < stage.last_layer) cost.lowest_stage = std::min(cost.lowest_stage, static_cast<int32_t>(s));
     const StageSeconds gathered =
-        with_gathered_weights({cost.stages[s].forward_s, cost.stages[s].backward_s}, replica.model, stage,
-                              replica.sharding, replica.machine.element_size(), replica.between_copies);
+        with_gathered_weights({cost.stages[s].forward_s, cost.stages[s].backward_s}, workload.gathering_s[s], replica.sharding);
     cost.stages[s].forward_s = gathered.forward;
     cost.stages[s].backward_s = gathered.backward;
     cost.workspace_bytes.push_back(
@@ -145,8 +145,7 @@ FusedCost clock_cost_of(const ReplicaWorkload& workload, std::span<const std::ve
   }
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     const StageSeconds seconds =
-        with_gathered_weights(overlapped_seconds(prices, replica.stages[s], s, clock), replica.model, replica.stages[s],
-                              replica.sharding, replica.machine.element_size(), replica.between_copies);
+        with_gathered_weights(overlapped_seconds(prices, replica.stages[s], s, clock), workload.gathering_s[s], replica.sharding);
     sum.stages[s].forward_s = seconds.forward;
     sum.stages[s].backward_s = seconds.backward;
   }
@@ -171,11 +170,15 @@ FusionProblem fusion_problem(const std::shared_ptr<PricedJobs>& shared, int64_t 
   const ReplicaJobs& replica = shared->replica;
   COTUNE_CHECK(!replica.jobs.empty() && !replica.stages.empty(), "{} jobs on {} stages", replica.jobs.size(),
                replica.stages.size());
-  auto workload = std::make_shared<ReplicaWorkload>(ReplicaWorkload{shared, replica, {}, nullptr});
+  auto workload = std::make_shared<ReplicaWorkload>(ReplicaWorkload{shared, replica, {}, {}, nullptr});
   FusionProblem problem{.microbatches = microbatches};
   for (const JobShape& job : replica.jobs) {
     workload->parts.push_back(part_of(job, microbatches));
     problem.tokens.push_back(workload->parts.back().tokens);
+  }
+  for (const StageShape& stage : replica.stages) {
+    workload->gathering_s.push_back(
+        gathering_seconds(replica.model, stage, replica.sharding, replica.machine.element_size(), replica.between_copies));
   }
   std::vector<std::vector<AdapterShape>> adapters;
   for (const JobShape& job : replica.jobs) adapters.push_back(job.adapters);

@@ -16,20 +16,21 @@ std::string configuration_name(int64_t tensor_parallel, bool divides_tokens, int
 std::string Configuration::name() const { return configuration_name(tensor_parallel, divides_tokens, pipeline_stages, shards); }
 
 double Configuration::rate(int64_t tokens) const {
-  if (tokens <= 0 || tokens > chunk_tokens) return 0;
-  const int64_t sequences = chunk_tokens / tokens;
+  if (tokens <= 0 || tokens > reach()) return 0;
+  const int64_t sequences = std::max<int64_t>(1, chunk_tokens / tokens);
   return static_cast<double>(shards * sequences * tokens) / (static_cast<double>(devices()) * chunk_seconds(sequences, tokens));
 }
 
 BucketCosts bucket_costs(const Configuration& configuration, std::span<const int64_t> bucket_tokens,
                          std::span<const double> row_tokens) {
   BucketCosts costs{.devices = configuration.devices(), .copies = configuration.shards, .seconds = {}};
-  for (size_t j = 0; j < bucket_tokens.size() && bucket_tokens[j] <= configuration.chunk_tokens; ++j) {
+  for (size_t j = 0; j < bucket_tokens.size() && bucket_tokens[j] <= configuration.reach(); ++j) {
     const int64_t tokens = row_tokens.empty() ? bucket_tokens[j] : std::llround(std::ceil(row_tokens[j]));
-    const int64_t sequences = configuration.chunk_tokens / tokens;
+    const int64_t sequences = std::max<int64_t>(1, configuration.chunk_tokens / tokens);
+    const int64_t chunks = (sequences * tokens + configuration.chunk_tokens - 1) / configuration.chunk_tokens;
     const double seconds = configuration.chunk_seconds(sequences, tokens);
     costs.seconds.push_back(seconds / static_cast<double>(sequences));
-    costs.fill = std::max(costs.fill, static_cast<double>(configuration.pipeline_stages - 1) * seconds);
+    costs.fill = std::max(costs.fill, static_cast<double>(configuration.pipeline_stages - 1) * seconds / static_cast<double>(chunks));
   }
   return costs;
 }

@@ -1,6 +1,7 @@
 /// Parallel configurations of a replica, what they cost, and which are worth considering (LobRA §4.2, LB-4, LB-16).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -21,18 +22,21 @@ struct Configuration {
   bool divides_tokens = false;  ///< StageShape's; tensor_parallel is above 1
   int64_t pipeline_stages = 1;
   int64_t shards = 1;        ///< Z
-  int64_t chunk_tokens = 0;  ///< M: most tokens of one chunk (microbatch), and so the longest row that fits; 0: none does
+  int64_t chunk_tokens = 0;  ///< M: most tokens of one chunk (microbatch) with as many under way as a pipeline needs; 0: none fits
+  int64_t longest_row = 0;   ///< above M: longer rows, up to this, fit as chains of chunks with nothing else under way
   /// Seconds that the slowest stage needs for forward and backward of a chunk of so many sequences of so many tokens.
   std::function<double(int64_t sequences, int64_t tokens)> chunk_seconds;
 
   int64_t devices() const { return tensor_parallel * pipeline_stages * shards; }
+  /// Tokens of the longest row that fits.
+  int64_t reach() const { return std::max(chunk_tokens, longest_row); }
   std::string name() const;  ///< configuration_name
   /// Tokens per device and second of full chunks of rows of that length; 0 where they do not fit.
   double rate(int64_t tokens) const;
 };
 
-/// Per-sequence costs of buckets on one of the Z copies: c_j = t(b_j, s_j)/b_j with b_j = ⌊M/s_j⌋ sequences a chunk; filling
-/// the pipeline costs (PP − 1)·max_j t(b_j, s_j), which is at least what Eq. 12 charges for the chunks that exist.
+/// Per-sequence costs of buckets on one of the Z copies: c_j = t(b_j, s_j)/b_j with b_j = ⌊M/s_j⌋ sequences a chunk, or one where it is
+/// ⌈s_j/M⌉ chunks; filling the pipeline costs (PP − 1)·max_j t(b_j, s_j) of a chunk, which is at least what Eq. 12 charges for those that exist.
 /// `bucket_tokens`: the longest row of each, ascending: what fits is said by them. s_j is `row_tokens`, the mean of a bucket's rows
 /// where they are not padded; empty: the longest.
 BucketCosts bucket_costs(const Configuration& configuration, std::span<const int64_t> bucket_tokens,

@@ -20,7 +20,6 @@ class Chooser {
   Chooser(const PipelineWork& work, const PipelineCluster& cluster, const std::vector<int64_t>& limit,
           int64_t most_exchanges)
       : work_(work),
-        cluster_(cluster),
         limit_(limit),
         most_exchanges_(most_exchanges),
         graph_(work, cluster),
@@ -28,6 +27,7 @@ class Chooser {
 
   ChosenOrder run() {
     try_list("lorapp", {});
+    if (work_.stage_count() == 1 && !chosen_.name.empty()) return std::move(chosen_);  // which no order is shorter than
     try_list("lorapp, forward first", {.backward_first = false});
     try_list("template", {.launch_order = descending_launch_order(work_), .strict = true});
     try_list("tasks in turn", {.strict = true});
@@ -41,7 +41,7 @@ class Chooser {
  private:
   void try_list(const std::string& name, ListPolicy policy) {
     policy.kept_bytes_limit = limit_;
-    consider(name, list_schedule(work_, cluster_, policy));
+    consider(name, list_schedule(work_, graph_, policy));
   }
 
   bool consider(const std::string& name, ComputeOrder order) {
@@ -146,13 +146,12 @@ class Chooser {
       ListPolicy policy{.launch_order = launch_order(tasks), .strict = strict, .kept_bytes_limit = limit_};
       std::string name = strict ? "tasks in turn:" : "tasks by readiness:";
       for (const int32_t task : tasks) name += fmt::format(" {}", task);
-      is_better = consider(name, list_schedule(work_, cluster_, policy)) || is_better;
+      is_better = consider(name, list_schedule(work_, graph_, policy)) || is_better;
     }
     return is_better;
   }
 
   const PipelineWork& work_;
-  const PipelineCluster& cluster_;
   const std::vector<int64_t>& limit_;
   const int64_t most_exchanges_;
   const ComputeGraph graph_;

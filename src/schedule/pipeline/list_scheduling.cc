@@ -13,10 +13,10 @@ namespace {
 
 class ListScheduler {
  public:
-  ListScheduler(const PipelineWork& work, const PipelineCluster& cluster, const ListPolicy& policy)
+  ListScheduler(const PipelineWork& work, const ComputeGraph& graph, const ListPolicy& policy)
       : work_(work),
         policy_(policy),
-        graph_(work, cluster),
+        graph_(graph),
         missing_(graph_.predecessor_counts()),
         ready_s_(static_cast<size_t>(graph_.size()), 0.0),
         units_(units_of(work)),
@@ -163,26 +163,28 @@ class ListScheduler {
   /// Backwards of a job go in ascending index. Were a small unit to pass a larger one of its job that has no
   /// room yet, it would keep that room, and wait for it for ever.
   void number_units_of_jobs() {
+    std::map<int32_t, size_t> index_of_job;
+    std::vector<int32_t> units_of_job;
     for (size_t u = 0; u < units_.size(); ++u) {
-      std::vector<std::pair<int32_t, int32_t>>& places = places_in_job_.emplace_back();
+      std::vector<std::pair<size_t, int32_t>>& places = places_in_job_.emplace_back();
       const PipelineUnit& unit = units_[u];
       for (int32_t m = unit.first; m < unit.first + unit.count; ++m) {
         for (const JobStep& step : work_.microbatches[static_cast<size_t>(m)].jobs) {
-          const bool is_known = std::any_of(places.begin(), places.end(),
-                                            [&](const auto& each) { return each.first == step.job; });
-          if (!is_known) places.emplace_back(step.job, units_of_job_[step.job]++);
+          const auto [job, is_new] = index_of_job.try_emplace(step.job, units_of_job.size());
+          if (is_new) units_of_job.push_back(0);
+          const bool is_known = std::ranges::count(places, job->second, &std::pair<size_t, int32_t>::first) > 0;
+          if (!is_known) places.emplace_back(job->second, units_of_job[job->second]++);
         }
       }
     }
-    started_of_job_.resize(static_cast<size_t>(work_.stage_count()));
+    started_of_job_.assign(static_cast<size_t>(work_.stage_count()), std::vector<int32_t>(units_of_job.size(), 0));
   }
 
   bool is_next_of_its_jobs(const Compute& compute) const {
     const auto& started = started_of_job_[static_cast<size_t>(compute.stage)];
     for (const auto& [job, place] :
          places_in_job_[static_cast<size_t>(unit_of_[static_cast<size_t>(compute.microbatch)])]) {
-      const auto found = started.find(job);
-      if (place != (found == started.end() ? 0 : found->second)) return false;
+      if (place != started[job]) return false;
     }
     return true;
   }
@@ -257,7 +259,7 @@ class ListScheduler {
 
   const PipelineWork& work_;
   const ListPolicy& policy_;
-  const ComputeGraph graph_;
+  const ComputeGraph& graph_;
   std::vector<int32_t> missing_;
   std::vector<double> ready_s_;
   const std::vector<PipelineUnit> units_;
@@ -265,11 +267,10 @@ class ListScheduler {
   std::vector<int32_t> unit_of_;
   std::vector<int32_t> next_launch_;  // by stage: the next place, under strict
   std::vector<int32_t> waiting_;      // [stage, place]: ready forwards that are not next, under strict; -1: none
-  // Under limits: of each unit its jobs, with the unit's place among the units of each; and how many units of
+  // Under limits: of each unit its jobs, numbered as they come, with the unit's place among the units of each; and how many units of
   // a job have begun their forward, by stage.
-  std::vector<std::vector<std::pair<int32_t, int32_t>>> places_in_job_;
-  std::map<int32_t, int32_t> units_of_job_;
-  std::vector<std::map<int32_t, int32_t>> started_of_job_;
+  std::vector<std::vector<std::pair<size_t, int32_t>>> places_in_job_;
+  std::vector<std::vector<int32_t>> started_of_job_;
   std::vector<Rank> ranks_;
   ComputeOrder order_;
   int64_t left_ = 0;
@@ -280,7 +281,11 @@ class ListScheduler {
 
 ComputeOrder list_schedule(const PipelineWork& work, const PipelineCluster& cluster,
                            const ListPolicy& policy) {
-  return ListScheduler(work, cluster, policy).run();
+  return list_schedule(work, ComputeGraph(work, cluster), policy);
+}
+
+ComputeOrder list_schedule(const PipelineWork& work, const ComputeGraph& graph, const ListPolicy& policy) {
+  return ListScheduler(work, graph, policy).run();
 }
 
 }  // namespace cotune

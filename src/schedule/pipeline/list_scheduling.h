@@ -29,5 +29,7 @@ struct ListPolicy {
 /// rank and bytes.
 ComputeOrder list_schedule(const PipelineWork& work, const PipelineCluster& cluster,
                            const ListPolicy& policy);
+/// The same with the graph of the work, for more calls.
+ComputeOrder list_schedule(const PipelineWork& work, const ComputeGraph& graph, const ListPolicy& policy);
 
 }  // namespace cotune

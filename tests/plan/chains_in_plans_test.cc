@@ -1,0 +1,66 @@
+/// Rows longer than a microbatch among what a plan chooses: as chains they fill a pipeline.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "plan/random_pipeline.h"
+#include "plan/replica_planner.h"
+
+namespace cotune {
+namespace {
+
+int64_t longest_of(const std::vector<JobShape>& jobs) {
+  int64_t longest = 0;
+  for (const JobShape& job : jobs) longest = std::max(longest, job.lengths.longest());
+  return longest;
+}
+
+/// On four or eight stages, a few long rows and some short ones.
+PlanningProblem few_long_rows(uint64_t seed) {
+  PlanningProblem problem = random_pipeline_problem(seed);
+  problem.cluster.nodes[0].device.memory_bytes *= 3;
+  problem.jobs[0].batch_size = 2;
+  problem.jobs[0].lengths = histogram_of(std::vector<int64_t>{3000 + 500 * static_cast<int64_t>(seed)});
+  return problem;
+}
+
+TEST(ChainsInPlans, AreMadeWhereTheyFillAPipeline) {
+  int64_t chained = 0;
+  double gained = 0;
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    SCOPED_TRACE(seed);
+    PlanningProblem problem = few_long_rows(seed);
+    problem.options.replicas.tensor_degrees = {1};
+    const PlanningResult free = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
+    ASSERT_NE(free.plan(), nullptr) << free.advice;
+    problem.options.token_budget = longest_of(problem.jobs);
+    const PlanningResult whole = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
+    ASSERT_NE(whole.plan(), nullptr) << whole.advice;
+    EXPECT_LE(free.plan()->predicted.seconds, 1.001 * whole.plan()->predicted.seconds);
+    gained = std::max(gained, whole.plan()->predicted.seconds / free.plan()->predicted.seconds);
+    for (const PlannedReplica& replica : free.plan()->replicas) {
+      for (const StepRow& row : replica.rows) {
+        chained += row.tokens > replica.token_budget;
+        EXPECT_LE(row.tokens, replica.longest_row);
+      }
+      EXPECT_GE(replica.token_budget, least_budget(problem.options));
+    }
+  }
+  EXPECT_GT(chained, 0);
+  EXPECT_GT(gained, 1.3);
+}
+
+/// What a run is told when another replica takes longer rows: the rows that fit, however small its microbatches are.
+TEST(ChainsInPlans, LeaveReplicasTheRowsThatFit) {
+  PlanningProblem problem = few_long_rows(1);
+  problem.options.token_budget = 512;
+  const PlanningResult result = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
+  ASSERT_NE(result.plan(), nullptr) << result.advice;
+  for (const PlannedReplica& replica : result.plan()->replicas) {
+    EXPECT_EQ(replica.token_budget, 512);
+    EXPECT_GT(replica.longest_row, 512);
+  }
+}
+
+}  // namespace
+}  // namespace cotune
