@@ -7,7 +7,10 @@
 
 #include "base/error.h"
 #include "engine/adapter_state.h"
+#include "engine/rank_results_json.h"
+#include "engine/rank_work_json.h"
 #include "engine/replica_rounds.h"
+#include "engine/shared_adapter_json.h"
 #include "schedule/pipeline/rank_place.h"
 #include "schedule/pipeline/weight_copies.h"
 
