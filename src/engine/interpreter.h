@@ -112,6 +112,8 @@ class Interpreter {
   double now_s() const { return clock_ != nullptr ? clock_->free_s() : steady_seconds(); }
   void take(const Action& action);
   void clear();
+
+  // Microbatches (interpreter_microbatches.cc).
   void forward(const Action& action);
   TensorShard shard() const;
   Live& begin_forward(int32_t microbatch, int32_t stage);
@@ -121,16 +123,20 @@ class Interpreter {
   void backward(const Action& action);
   void enter_backward(int32_t microbatch, int32_t stage, Live& live);
   static void free_layers_above(int64_t layer, Live& live);
+  void release(const Action& action);
+  void receive(const Action& action);
+  void send_activation(const Action& action);
+  void send_error(const Action& action);
+
+  // Several microbatches side by side (interpreter_clock.cc).
   struct ClockTask;
   void run_clock(const Action& action);
   void begin_task(ClockTask& task, int32_t stage, bool forward);
   void run_subgraph(ClockTask& task, const Subgraph& subgraph, int32_t stage, bool forward);
   void finish_sum(ClockTask& task, int32_t stage);
   void end_task(ClockTask& task, int32_t stage, bool forward);
-  void release(const Action& action);
-  void receive(const Action& action);
-  void send_activation(const Action& action);
-  void send_error(const Action& action);
+
+  // Steps of jobs (interpreter_steps.cc).
   void reduce(const Action& action);
   void step(const Action& action);
   void step_stage(JobRound& round, int32_t stage, const at::Tensor& record);
@@ -141,6 +147,7 @@ class Interpreter {
   const at::Tensor& whole_record(const Action& action);
   at::Tensor known_record(const JobStep& step) const;
   at::Tensor no_record() const;
+
   bool is_own(int32_t stage) const { return stages_.contains(stage); }
   OwnStage& own(int32_t stage) { return stages_.at(stage); }
   const Place& place(int32_t microbatch) const { return places_[static_cast<size_t>(microbatch)]; }

@@ -7,12 +7,12 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "engine/interpreter.h"
 #include "engine/rank_links.h"
 #include "engine/rank_results.h"
+#include "engine/rank_times.h"
 #include "schedule/pipeline/rank_place.h"
 #include "schedule/pipeline/replica_plans.h"
 
@@ -20,26 +20,6 @@ namespace cotune {
 
 /// What a rank needs of the model. layouts: of the replicas; positions: BackboneUse::positions.
 BackboneUse backbone_use_of(std::span<const PipelineLayout> layouts, int32_t rank, int64_t positions = 0);
-
-/// What one rank did in a run.
-struct RankTime {
-  double seconds = 0;  ///< from its begin to its end
-  double waited = 0;   ///< for messages and in collectives
-  SentMessages sent;  ///< to other stages
-  int64_t collectives = 0, group_bytes = 0;
-  double exposed = 0;  ///< of waited: for all-reduces among the ranks that divide its layers
-  double gathering = 0;  ///< of waited: for slices of frozen weights
-  double exchanging = 0;  ///< of waited: for gradients of other replicas
-  int64_t exchanged_bytes = 0;  ///< of gradients, sent to other ranks
-  int64_t peak_bytes = 0;       ///< that its tensors have held, so far
-  int64_t round_bytes = 0;      ///< that its tensors took at most, beyond those alive before the run
-  int64_t weight_bytes = 0;     ///< that frozen weights have taken at most, those gathered included
-  int64_t whole_weight_bytes = 0;  ///< that they would take were none of them spread over other ranks
-  std::vector<SimulatedSpan> spans;  ///< when it computed which action, from its begin
-  std::vector<SimulatedSpan> sent_spans;  ///< when what it sent to other stages was under way (RankMessages::sent_spans), likewise
-  std::vector<SimulatedSpan> exchange_spans;  ///< when it exchanged gradients with other replicas (SimulatedRank::exchanges), likewise
-  std::map<std::string, double> operator_seconds;
-};
 
 /// Makes a rank's backbone hold what it is to be used for from now on (Backbone::use_for).
 using ChangeWeights = std::function<void(const BackboneUse& use)>;

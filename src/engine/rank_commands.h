@@ -1,19 +1,14 @@
 /// What the first rank of a group of processes tells the others, and what they answer, as CBOR. Every command goes to all
-/// (a broadcast), is taken by all in the same order, and is answered by each before the next one comes.
+/// (a broadcast), is taken by all in the same order, and is answered by each before the next one comes. What they carry:
+/// rank_work_json.h, rank_results_json.h, shared_adapter_json.h.
 #pragma once
 
 #include <cstdint>
 #include <exception>
-#include <list>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <string>
-#include <vector>
 
-#include "adapter/adapter.h"
 #include "comm/communicator.h"
-#include "engine/process_rank.h"
-#include "schedule/pipeline/replica_plans.h"
 
 namespace cotune {
 
@@ -33,53 +28,10 @@ enum class RankCommand {
   end,            ///< all is well, or not; no answer
 };
 
-/// Rounds as another process runs them: it owns their batches, and finds the adapters by the job.
-struct ReceivedRounds {
-  std::list<Batch> batches;
-  std::vector<JobRound> rounds;
-  std::vector<bool> has_adapter;  ///< of each round; otherwise it is the base model's
-};
-
 nlohmann::json to_json(RankCommand command);
 RankCommand command_of(const nlohmann::json& message);
 /// What a rank is at that executes it (RankTask): `gathering the adapter of job 2`. "" of run, which has actions, and of end.
 std::string task_text(const nlohmann::json& command);
-
-nlohmann::json rounds_to_json(std::span<const JobRound> rounds);
-ReceivedRounds rounds_from_json(const nlohmann::json& rounds);
-
-nlohmann::json layouts_to_json(std::span<const PipelineLayout> layouts);
-std::vector<PipelineLayout> layouts_from_json(const nlohmann::json& layouts);
-
-/// Without the plans' schedules and, but for action_seconds_to_json, predictions, which no rank reads.
-nlohmann::json plans_to_json(const ReplicaPlans& plans);
-/// With the plan and the rows of one replica; those of the others are empty.
-ReplicaPlans plans_from_json(const nlohmann::json& plans, size_t replica);
-
-/// What they are predicted to take (action_seconds), of all ranks of all replicas; the inverse for one list of actions.
-nlohmann::json action_seconds_to_json(const ReplicaPlans& plans);
-std::vector<double> action_seconds_from_json(const nlohmann::json& seconds, size_t replica, size_t rank);
-
-nlohmann::json exchange_to_json(const JobExchange& exchange);
-JobExchange exchange_from_json(const nlohmann::json& exchange);
-
-/// What a run has written into rounds, in their order.
-nlohmann::json results_to_json(std::span<const JobRound> rounds);
-void take_results(const nlohmann::json& results, std::span<JobRound> rounds);
-
-nlohmann::json made_to_json(const MadeSteps& made);
-/// device: of the records.
-MadeSteps made_from_json(const nlohmann::json& made, at::Device device);
-
-/// Without compute dtype and device, which are the ranks' own, `shard` and `held`.
-nlohmann::json setup_to_json(const AdapterSetup& setup);
-AdapterSetup setup_from_json(const nlohmann::json& setup);
-
-nlohmann::json time_to_json(const RankTime& time);
-RankTime time_from_json(const nlohmann::json& time);
-
-nlohmann::json structure_to_json(std::span<const Adapter::NamedTensor> structure);
-std::vector<Adapter::NamedTensor> structure_from_json(const nlohmann::json& structure);
 
 /// An exception on its way to the first rank: CommunicationEnded, MemoryLimitExceeded, UserError and SystemError stay what they
 /// are, others become SystemErrors. rank_name: begins the message.

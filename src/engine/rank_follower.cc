@@ -7,6 +7,8 @@
 #include "adapter/adapter_shard.h"
 #include "base/error.h"
 #include "engine/adapter_state.h"
+#include "engine/rank_results_json.h"
+#include "engine/shared_adapter_json.h"
 #include "ops/memory.h"
 
 namespace cotune {

@@ -7,6 +7,7 @@
 
 #include "engine/process_rank.h"
 #include "engine/rank_commands.h"
+#include "engine/rank_work_json.h"
 
 namespace cotune {
 

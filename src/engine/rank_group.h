@@ -1,44 +1,17 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "adapter/adapter.h"
 #include "base/error.h"
 #include "engine/job_round.h"
 #include "engine/rank_progress.h"
-#include "engine/sent_messages.h"
+#include "engine/rank_times.h"
 #include "schedule/pipeline/replica_plans.h"
 
 namespace cotune {
-
-/// What the ranks did in a run, each element of one rank unless it says otherwise.
-struct RankTimes {
-  double seconds = 0;         ///< from the first rank's begin to the last one's end
-  std::vector<double> waited; ///< for messages
-  std::vector<double> idle;   ///< after its own end, for the others
-  std::vector<size_t> first_rank = {0};  ///< of each replica
-  std::vector<SentMessages> sent;    ///< to other stages
-  std::vector<int64_t> collectives;  ///< among the ranks that divide its layers
-  std::vector<int64_t> group_bytes;  ///< that it sent in them
-  std::vector<double> exposed;       ///< of waited: for these all-reduces, with nothing to compute beside them
-  std::vector<int64_t> exchanged_bytes;  ///< of gradients, sent to other ranks
-  std::vector<double> gathering;     ///< of waited: for slices of frozen weights that other ranks have
-  std::vector<double> exchanging;    ///< of waited: for gradients of other replicas, with nothing to compute beside their exchange
-  std::vector<int64_t> weight_bytes, whole_weight_bytes;  ///< RankTime, of ranks with memory of their own; of others 0
-  /// Of ranks with memory of their own: that tensors have held, so far. Of threads: that the rank's part of the run took on the host, at
-  /// most; 0 without the counting allocator.
-  std::vector<int64_t> peak_bytes;
-  /// Of each process: bytes of tensors alive at most, beyond those before the run. Of threads one, of all of them together.
-  std::vector<int64_t> round_bytes;
-  std::vector<std::vector<SimulatedSpan>> spans;  ///< when it computed which action, from its begin
-  std::vector<std::vector<SimulatedSpan>> sent_spans;  ///< when what it sent to other stages was under way (RankMessages::sent_spans), likewise
-  std::vector<std::vector<SimulatedSpan>> exchange_spans;  ///< when it exchanged gradients with other replicas (SimulatedRank::exchanges), likewise
-  std::vector<std::map<std::string, double>> operator_seconds;  ///< by operator; of a device it is the host's time, which says nothing
-};
 
 /// The ranks of a run as it calls them: those of a pipeline, or of several that are replicas of the model, one replica after the other.
 /// They are threads of this process (rank_threads.h), or processes of which this one is the first (rank_leader.h). One thread calls.

@@ -7,7 +7,10 @@
 
 #include "base/error.h"
 #include "engine/adapter_state.h"
+#include "engine/rank_results_json.h"
+#include "engine/rank_work_json.h"
 #include "engine/replica_rounds.h"
+#include "engine/shared_adapter_json.h"
 #include "schedule/pipeline/rank_place.h"
 #include "schedule/pipeline/weight_copies.h"
 
@@ -242,35 +245,11 @@ int64_t RankLeader::divide(std::vector<PipelineLayout> layouts) {
 }
 
 void RankLeader::take_times(const std::vector<Json>& answers) {
-  times_ = {};
   std::vector<RankTime> all{rank_.time()};
   for (size_t rank = 1; rank < answers.size(); ++rank) {
     all.push_back(answers[rank].contains("time") ? time_from_json(answers[rank].at("time")) : RankTime{});
   }
-  times_.first_rank.clear();
-  for (size_t replica = 0; replica < layouts().size(); ++replica) {
-    times_.first_rank.push_back(static_cast<size_t>(first_rank_of(layouts(), replica)));
-  }
-  for (const RankTime& each : all) times_.seconds = std::max(times_.seconds, each.seconds);
-  for (RankTime& each : all) {
-    times_.waited.push_back(each.waited);
-    times_.idle.push_back(times_.seconds - each.seconds);
-    times_.sent.push_back(each.sent);
-    times_.collectives.push_back(each.collectives);
-    times_.group_bytes.push_back(each.group_bytes);
-    times_.exposed.push_back(each.exposed);
-    times_.exchanged_bytes.push_back(each.exchanged_bytes);
-    times_.peak_bytes.push_back(each.peak_bytes);
-    times_.round_bytes.push_back(each.round_bytes);
-    times_.gathering.push_back(each.gathering);
-    times_.exchanging.push_back(each.exchanging);
-    times_.weight_bytes.push_back(each.weight_bytes);
-    times_.whole_weight_bytes.push_back(each.whole_weight_bytes);
-    times_.spans.push_back(std::move(each.spans));
-    times_.sent_spans.push_back(std::move(each.sent_spans));
-    times_.exchange_spans.push_back(std::move(each.exchange_spans));
-    times_.operator_seconds.push_back(std::move(each.operator_seconds));
-  }
+  times_ = times_of_ranks(layouts(), std::move(all));
 }
 
 void RankLeader::observe(std::function<void(int32_t rank, const Operator&)> after_operator) {

@@ -49,7 +49,7 @@ RankThreads::RankThreads(std::vector<ReplicaRanks> replicas, int threads) {
       const auto index = static_cast<int32_t>(ranks_.size());
       rank->interpreter->progress = rank->progress;
       rank->interpreter->observe([this, index, own = rank.get()](const Operator& op, const MicrobatchState&, double seconds) {
-        own->operator_seconds[to_string(op.kind)] += seconds;
+        own->time.operator_seconds[to_string(op.kind)] += seconds;
         if (after_operator_) after_operator_(index, op);
       });
       ranks_.push_back(std::move(rank));
@@ -128,7 +128,6 @@ void RankThreads::deal_rounds(const ReplicaPlans& plans, std::span<const JobRoun
   for (const auto& rank : ranks_) {
     const std::vector<JobRound>& own = dealt[rank->replica];
     rank->rounds = has_shards() ? shards_of(*rank).rounds_of(own) : own;
-    rank->operator_seconds.clear();
   }
 }
 
@@ -226,9 +225,8 @@ void RankThreads::run_on(Rank& rank) {
   std::optional<GradientExchange> exchange;
   const RankPlan& plan = plans_->replicas[rank.replica];
   rank.progress->begin_run();
-  rank.collectives = rank.group_bytes = rank.exchanged_bytes = 0;
-  rank.exposed = rank.exchanging = 0;
-  rank.exchange_spans.clear();
+  RankTime& time = rank.time;
+  time = {};
   try {
     std::optional<TensorGroup> group;
     if (rank.group_communicator != nullptr) group.emplace(*rank.group_communicator, rank.progress.get());
@@ -238,18 +236,23 @@ void RankThreads::run_on(Rank& rank) {
     }
     rank.interpreter->run(plan, rank.rounds, *rank.communicator, group ? &*group : nullptr,
                           exchange ? &*exchange : nullptr);
-    rank.collectives = group ? group->collectives() : 0;
-    rank.group_bytes = group ? group->sent_bytes() : 0;
-    rank.exposed = group ? group->waited_s() : 0;
-    rank.exchanging = exchange ? exchange->waited_s() : 0;
-    rank.exchanged_bytes = exchange ? exchange->sent_bytes() : 0;
-    if (exchange) rank.exchange_spans = exchange->spans();
+    time.collectives = group ? group->collectives() : 0;
+    time.group_bytes = group ? group->sent_bytes() : 0;
+    time.exposed = group ? group->waited_s() : 0;
+    time.exchanging = exchange ? exchange->waited_s() : 0;
+    time.exchanged_bytes = exchange ? exchange->sent_bytes() : 0;
+    if (exchange) time.exchange_spans = since(begin_s_, exchange->spans());
   } catch (...) {
     give_up(std::current_exception());
   }
   exchange.reset();  // which waits for its thread
   rank.progress->end_run();
-  rank.ended_s = rank.interpreter->ended_s() - begin_s_;
+  time.seconds = rank.interpreter->ended_s() - begin_s_;
+  time.waited = rank.interpreter->waited_s();
+  time.sent = rank.interpreter->sent();
+  time.peak_bytes = rank.memory.peak_bytes();
+  time.spans = since(begin_s_, rank.interpreter->spans());
+  time.sent_spans = since(begin_s_, rank.interpreter->sent_spans());
 }
 
 void RankThreads::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
@@ -285,7 +288,9 @@ void RankThreads::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
     changed_.notify_all();
     changed_.wait(lock, [&] { return working_ == 0; });
   }
-  take_times();
+  std::vector<RankTime> rank_times;
+  for (const auto& rank : ranks_) rank_times.push_back(std::move(rank->time));
+  times_ = times_of_ranks(layouts_, std::move(rank_times));
   times_.round_bytes = {memory_usage().recent_peak_live_bytes - bytes_before};
   if (first_error_ != nullptr) complete_steps();
   merge_results(layouts_, plans, rounds_by_rank(), rounds);
@@ -306,33 +311,6 @@ std::vector<std::vector<JobRound>> RankThreads::rounds_by_rank() const {
   std::vector<std::vector<JobRound>> all;
   for (const auto& rank : ranks_) all.push_back(rank->rounds);
   return all;
-}
-
-void RankThreads::take_times() {
-  times_ = {};
-  times_.first_rank.clear();
-  for (size_t replica = 0; replica < replicas_.size(); ++replica) {
-    times_.first_rank.push_back(static_cast<size_t>(first_rank_of(layouts_, replica)));
-  }
-  for (const auto& rank : ranks_) times_.seconds = std::max(times_.seconds, rank->ended_s);
-  for (const auto& rank : ranks_) {
-    times_.waited.push_back(rank->interpreter->waited_s());
-    times_.idle.push_back(times_.seconds - rank->ended_s);
-    times_.sent.push_back(rank->interpreter->sent());
-    times_.collectives.push_back(rank->collectives);
-    times_.group_bytes.push_back(rank->group_bytes);
-    times_.exposed.push_back(rank->exposed);
-    times_.exchanged_bytes.push_back(rank->exchanged_bytes);
-    times_.peak_bytes.push_back(rank->memory.peak_bytes());
-    times_.gathering.push_back(0);
-    times_.exchanging.push_back(rank->exchanging);
-    times_.weight_bytes.push_back(0);
-    times_.whole_weight_bytes.push_back(0);
-    times_.operator_seconds.push_back(rank->operator_seconds);
-    times_.spans.push_back(since(begin_s_, rank->interpreter->spans()));
-    times_.sent_spans.push_back(since(begin_s_, rank->interpreter->sent_spans()));
-    times_.exchange_spans.push_back(since(begin_s_, rank->exchange_spans));
-  }
 }
 
 /// Where memory runs out in it the adapters are left between two steps, which no smaller round mends.

@@ -73,12 +73,8 @@ class RankThreads : public RankGroup {
     std::unique_ptr<Communicator> group_communicator;
     std::unique_ptr<Communicator> exchange_communicator;  ///< of all replicas
     std::vector<GradientExchange::Step> exchanges;        ///< of the run at hand
-    int64_t collectives = 0, group_bytes = 0, exchanged_bytes = 0;
-    double exposed = 0, exchanging = 0;
-    std::vector<SimulatedSpan> exchange_spans;
     std::vector<JobRound> rounds;
-    std::map<std::string, double> operator_seconds;
-    double ended_s = 0;
+    RankTime time;  ///< of the last run
     MemoryAccount memory;
     std::shared_ptr<RankProgress> progress = std::make_shared<RankProgress>();
     std::thread thread;
@@ -89,7 +85,6 @@ class RankThreads : public RankGroup {
   void run_on(Rank& rank);
   void give_up(std::exception_ptr error);
   std::vector<std::vector<JobRound>> rounds_by_rank() const;
-  void take_times();
   void complete_steps();
   void make_communicators();
   const JobShards& shards_of(const Rank& rank) const { return replicas_[rank.replica].shards[static_cast<size_t>(rank.part)]; }

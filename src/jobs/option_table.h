@@ -1,5 +1,6 @@
 /// The one list of everything a jobs file can say. Parsing, checks, the JSON Schema, the tables in docs/jobs-file.md,
-/// to_yaml and the command line's run options are all derived from it: a new option is one entry here.
+/// to_yaml and the command line's run options are all derived from it: a new option is one entry in the file of
+/// its section, below options/.
 #pragma once
 
 #include <cstdint>

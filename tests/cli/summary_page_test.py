@@ -17,9 +17,9 @@ from rank_launch import LaunchTest
 
 PAGE = ROOT / "docs/reading-the-summary.md"
 # The sources of what is printed, and the functions in them that do; "" for all.
-SOURCES = {"src/cli/run/run_report.cc": [""], "src/cli/run/sweep_table.cc": ["std::string end_text(", "std::vector<std::string> best_lines(",
+SOURCES = {"src/cli/reporting/run_report.cc": [""], "src/cli/reporting/sweep_table.cc": ["std::string end_text(", "std::vector<std::string> best_lines(",
                                          "std::vector<std::string> sweep_table("],
-           "src/cli/terminal/progress.cc": ["std::string ended_text("], "src/ops/memory.cc": ["std::string to_string(MemoryKind"],
+           "src/cli/reporting/progress.cc": ["std::string ended_text("], "src/ops/memory.cc": ["std::string to_string(MemoryKind"],
            "src/train/job_state.cc": ["status_names"]}
 NOT_PRINTED = {"running", "stopped_early"}  # states of jobs of which a summary says something else
 VALUE = re.compile(r"([+-]?[\d.,:/xe-]+ ?(%|s|m\d*s?|h\d*m?|B|KiB|MiB|GiB)?|\S+ -> \S+|of [\d.]+ [KMG]iB)")

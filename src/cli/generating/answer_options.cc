@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json_text.h"
-#include "cli/planning/profile_fingerprint.h"
+#include "cli/inputs/run_setup.h"
 #include "train/adapter_folder.h"
 
 namespace cotune {

@@ -10,7 +10,7 @@
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "cli/run/emulated_run.h"
+#include "cli/inputs/emulated_run.h"
 #include "data/dataset_reader.h"
 #include "jobs/emulated_file.h"
 #include "jobs/hub_cache.h"
@@ -238,6 +238,11 @@ void check_rungs(const std::vector<std::unique_ptr<TrainingJob>>& jobs, Diagnost
 
 at::ScalarType torch_dtype(const std::string& name) {
   return name == "bfloat16" ? at::kBFloat16 : name == "float64" ? at::kDouble : at::kFloat;
+}
+
+std::string dtype_name(at::ScalarType compute) {
+  if (compute == at::kBFloat16) return "bfloat16";
+  return compute == at::kDouble ? "float64" : "float32";
 }
 
 at::ScalarType compute_dtype(const ModelSpec& model, const ComputeDevice& device) {

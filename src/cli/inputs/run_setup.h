@@ -53,6 +53,8 @@ JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& 
 
 /// Of bfloat16, float32 or float64.
 at::ScalarType torch_dtype(const std::string& name);
+/// As model.dtype, profiles and plans name it.
+std::string dtype_name(at::ScalarType compute);
 
 /// The compute dtype that the model section asks for: `auto` is bfloat16 where the device multiplies it
 /// natively, float32 elsewhere.

@@ -8,9 +8,9 @@
 #include "base/counted.h"
 #include "base/json_text.h"
 #include "base/quantity_text.h"
-#include "cli/planning/plan_lines.h"
-#include "cli/run/sweep_table.h"
-#include "cli/terminal/progress.h"
+#include "cli/reporting/plan_lines.h"
+#include "cli/reporting/progress.h"
+#include "cli/reporting/sweep_table.h"
 #include "jobs/enum_names.h"
 #include "train/learning_rate.h"
 

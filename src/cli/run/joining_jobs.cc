@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "cli/inputs/emulated_run.h"
 #include "cli/inputs/run_setup.h"
-#include "cli/run/emulated_run.h"
 #include "jobs/emulated_file.h"
 #include "jobs/option_table.h"
 #include "jobs/option_value.h"

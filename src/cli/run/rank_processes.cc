@@ -21,6 +21,7 @@
 #include "engine/rank_commands.h"
 #include "engine/rank_follower.h"
 #include "engine/rank_watch.h"
+#include "engine/rank_work_json.h"
 #include "jobs/jobs_file.h"
 #include "ops/backend.h"
 #include "ops/memory.h"

@@ -12,8 +12,8 @@
 
 #include "base/counted.h"
 #include "base/error.h"
-#include "cli/planning/profile_fingerprint.h"
-#include "cli/run/emulated_run.h"
+#include "cli/inputs/emulated_run.h"
+#include "cli/inputs/profile_fingerprint.h"
 #include "cli/run/memory_check.h"
 #include "cli/run/overwritten_inputs.h"
 #include "cli/run/rank_checks.h"

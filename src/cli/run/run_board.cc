@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cli/run/rank_view.h"
+#include "cli/reporting/rank_view.h"
 #include "train/checkpoint.h"
 #include "train/training_job.h"
 

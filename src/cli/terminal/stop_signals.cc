@@ -16,20 +16,20 @@
 namespace cotune {
 namespace {
 
-std::atomic<bool> finishing{false}, requested{false};
+std::atomic<bool> finishing{false}, asked_to_stop{false};
 /// Made once, before any signal is caught.
-int event = -1;
+int asked_event = -1;
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<void*>::is_always_lock_free);
 
 /// Set once and never freed: the handler reads it.
 std::atomic<const std::vector<std::string>*> removed_when_stopped{nullptr};
 
-EndWishes wishes;
+EndWishes stop_wishes;
 constexpr int passed_on_mark = 0x636f74;
 
 void stop(int number, const siginfo_t& info) {
   const bool is_passed_on = info.si_code == SI_QUEUE && info.si_value.sival_int == passed_on_mark;
-  const EndWish wish = wishes.take(number, is_passed_on);
+  const EndWish wish = stop_wishes.take(number, is_passed_on);
   if (wish == EndWish::known) return;
   if (!finishing) {
     remove_unfinished_files();
@@ -48,9 +48,9 @@ void stop(int number, const siginfo_t& info) {
     std::raise(number);  // delivered when this handler returns
     return;
   }
-  requested = true;
+  asked_to_stop = true;
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(event, &one, sizeof one);
+  [[maybe_unused]] const ssize_t written = ::write(asked_event, &one, sizeof one);
   write_to_standard_error("stopping: every job is saved first; a second signal stops at once\n");
 }
 
@@ -63,7 +63,7 @@ extern "C" void on_stop_signal(int number, siginfo_t* info, void*) {
 }  // namespace
 
 void catch_stop_signals() {
-  if (event < 0) event = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (asked_event < 0) asked_event = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   struct sigaction action{};
   action.sa_sigaction = on_stop_signal;
   action.sa_flags = SA_SIGINFO;
@@ -90,8 +90,8 @@ void leave_stopping_to_the_first_rank() {
 
 void finish_before_stopping() { finishing = true; }
 
-const std::atomic<bool>& stop_requested() { return requested; }
+const std::atomic<bool>& stop_requested() { return asked_to_stop; }
 
-int stop_event() { return event; }
+int stop_event() { return asked_event; }
 
 }  // namespace cotune

@@ -1,9 +1,7 @@
 #include "data/records/data_file_hash.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,12 +9,10 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <vector>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/running_checksum.h"
 
 namespace cotune {
 namespace {
@@ -37,23 +33,6 @@ struct stat status_of(const fs::path& path) {
 
 FileStamp stamp_of(const struct stat& status) {
   return {status.st_dev, status.st_ino, static_cast<uint64_t>(status.st_size), nanoseconds(status.st_mtim), nanoseconds(status.st_ctim)};
-}
-
-std::string read_hash(const fs::path& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) throw_user_error("cannot open: {}", std::strerror(errno));
-  std::vector<std::byte> buffer(size_t{1} << 20);
-  RunningChecksum sum;
-  ssize_t count = 0;
-  while ((count = ::read(descriptor, buffer.data(), buffer.size())) != 0) {
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) break;
-    sum.add(std::span(buffer).first(static_cast<size_t>(count)));
-  }
-  const int error = errno;
-  ::close(descriptor);
-  if (count < 0) throw_user_error("cannot read the file to its end: {}", std::strerror(error));
-  return sum.text();
 }
 
 Json json_of(const fs::path& path, const FileStamp& stamp) {
@@ -107,7 +86,7 @@ HashedFile hash_data_file(const fs::path& path, const fs::path& folder, uint64_t
   HashedFile hashed{.path = fs::weakly_canonical(path, error), .stamp = stamp_of(status), .hash = {}};
   if (hashed.path.empty()) hashed.path = fs::absolute(path);
   if (hashed.stamp.bytes < least_stamped) {
-    hashed.hash = read_hash(path);
+    hashed.hash = checksum_of_file(path);
     return hashed;
   }
   const fs::path kept = folder / "hashes" / (checksum(hashed.path.string()) + ".json");
@@ -117,7 +96,7 @@ HashedFile hash_data_file(const fs::path& path, const fs::path& folder, uint64_t
     return hashed;
   }
   const bool may_change_unseen = was_just_changed(hashed.stamp);
-  hashed.hash = read_hash(path);
+  hashed.hash = checksum_of_file(path);
   if (may_change_unseen) return hashed;
   try {
     make_private_folder(folder);

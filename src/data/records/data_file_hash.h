@@ -28,7 +28,7 @@ struct HashedFile {
 inline constexpr uint64_t least_stamped_bytes = uint64_t{256} << 20;
 
 /// The file's checksum. That of a large file is kept with its stamp in `folder`/hashes, unless it was changed in the last two seconds:
-/// a file system's clock may be too coarse to tell a change after that. Throws UserError, without the file's name.
+/// a file system's clock may be too coarse to tell a change after that. Throws UserError where it is no file that can be read.
 HashedFile hash_data_file(const std::filesystem::path& path, const std::filesystem::path& folder,
                           uint64_t least_stamped = least_stamped_bytes);
 

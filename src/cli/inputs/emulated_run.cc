@@ -1,4 +1,4 @@
-#include "cli/run/emulated_run.h"
+#include "cli/inputs/emulated_run.h"
 
 #include <fmt/format.h>
 

@@ -1,11 +1,11 @@
-#include "cli/terminal/json_events.h"
+#include "cli/reporting/json_events.h"
 
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
-#include "cli/run/run_prediction.h"
+#include "cli/reporting/run_prediction.h"
 #include "console/output.h"
 #include "train/job_events.h"
 #include "train/planning_events.h"

@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "cli/run/rank_tracks.h"
+#include "cli/reporting/rank_tracks.h"
 #include "schedule/action.h"
 #include "schedule/pipeline/render.h"
 #include "train/run_observer.h"

@@ -1,11 +1,10 @@
-#include "cli/planning/plan_lines.h"
+#include "cli/reporting/plan_lines.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
-#include "cli/terminal/progress.h"
 #include "console/name_column.h"
 #include "watch/terminal.h"
 

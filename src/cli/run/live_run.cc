@@ -1,8 +1,8 @@
-#include "cli/terminal/live_run.h"
+#include "cli/run/live_run.h"
 
+#include "cli/reporting/progress.h"
 #include "cli/run/run_control.h"
 #include "console/output.h"
-#include "cli/terminal/progress.h"
 #include "watch/run_log.h"
 
 namespace cotune {

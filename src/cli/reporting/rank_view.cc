@@ -1,4 +1,4 @@
-#include "cli/run/rank_view.h"
+#include "cli/reporting/rank_view.h"
 
 namespace cotune {
 

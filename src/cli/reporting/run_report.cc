@@ -1,4 +1,4 @@
-#include "cli/run/run_report.h"
+#include "cli/reporting/run_report.h"
 
 #include <fmt/format.h>
 
@@ -9,10 +9,10 @@
 
 #include "base/counted.h"
 #include "base/quantity_text.h"
-#include "cli/run/rank_view.h"
-#include "cli/run/run_prediction.h"
-#include "cli/run/sweep_table.h"
-#include "cli/terminal/progress.h"
+#include "cli/reporting/progress.h"
+#include "cli/reporting/rank_view.h"
+#include "cli/reporting/run_prediction.h"
+#include "cli/reporting/sweep_table.h"
 #include "console/name_column.h"
 #include "console/output.h"
 #include "plan/plan.h"

@@ -1,4 +1,4 @@
-#include "cli/run/run_trace.h"
+#include "cli/reporting/run_trace.h"
 
 #include <fmt/format.h>
 

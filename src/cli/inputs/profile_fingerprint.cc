@@ -1,4 +1,4 @@
-#include "cli/planning/profile_fingerprint.h"
+#include "cli/inputs/profile_fingerprint.h"
 
 #include <fmt/format.h>
 #include <omp.h>
@@ -6,6 +6,7 @@
 
 #include <fstream>
 
+#include "cli/inputs/run_setup.h"
 #include "cli/manual/build_facts.h"
 #include "ops/backend.h"
 
@@ -25,11 +26,6 @@ std::string processor_name() {
 }
 
 }  // namespace
-
-std::string dtype_name(at::ScalarType compute) {
-  if (compute == at::kBFloat16) return "bfloat16";
-  return compute == at::kDouble ? "float64" : "float32";
-}
 
 ProfileFingerprint fingerprint_here(const ModelConfig& model, at::ScalarType compute, const ComputeDevice& device,
                                     const RanksHere& here) {

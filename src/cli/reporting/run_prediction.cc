@@ -1,4 +1,4 @@
-#include "cli/run/run_prediction.h"
+#include "cli/reporting/run_prediction.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "cli/run/sweep_table.h"
+#include "cli/reporting/sweep_table.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,7 +9,7 @@
 #include <set>
 
 #include "base/counted.h"
-#include "cli/terminal/progress.h"
+#include "cli/reporting/progress.h"
 #include "jobs/enum_names.h"
 #include "train/training_job.h"
 #include "watch/screen_text.h"

@@ -1,4 +1,4 @@
-#include "cli/run/rank_tracks.h"
+#include "cli/reporting/rank_tracks.h"
 
 namespace cotune {
 

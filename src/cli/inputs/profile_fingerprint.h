@@ -7,9 +7,6 @@
 
 namespace cotune {
 
-/// As model.dtype, profiles and plans name it.
-std::string dtype_name(at::ScalarType compute);
-
 /// The ranks of a run that compute on this machine at the same time.
 struct RanksHere {
   int64_t ranks = 1;

@@ -1,4 +1,4 @@
-#include "cli/terminal/progress.h"
+#include "cli/reporting/progress.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "base/counted.h"
 #include "base/quantity_text.h"
-#include "cli/planning/plan_lines.h"
+#include "cli/reporting/plan_lines.h"
 #include "console/name_column.h"
 #include "console/output.h"
 #include "train/training_job.h"
