@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "base/error.h"
+#include "base/lfs_pointer.h"
 #include "formats/byte_reader.h"
 #include "formats/gguf_types.h"
 
@@ -48,6 +49,7 @@ class GgufParser {
 
  private:
   void read_version() {
+    refuse_lfs_pointer({reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}, file_name_);
     if (bytes_.size() < 4 || reader_.read<uint32_t>("magic") != kMagic) {
       throw_user_error("{}: not a GGUF file: it does not begin with 'GGUF'", file_name_);
     }

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/lfs_pointer.h"
 
 namespace cotune {
 namespace {
@@ -143,6 +144,7 @@ void refuse_overlaps_and_gaps(const SafetensorsContent& content, std::span<const
 }  // namespace
 
 SafetensorsContent parse_safetensors(std::span<const std::byte> bytes, const std::string& file_name) {
+  refuse_lfs_pointer({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, file_name);
   if (bytes.size() < 8)
     throw_user_error("{}: not a safetensors file: {} bytes, too short for a header", file_name, bytes.size());
   uint64_t header_bytes = 0;

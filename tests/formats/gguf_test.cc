@@ -96,6 +96,7 @@ TEST(GgufReader, RefusesEveryTruncation) {
 }
 
 TEST(GgufReader, RefusesOtherFilesAndVersions) {
+  EXPECT_THAT(refusal("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 269060552\n"), HasSubstr("x.gguf: is what Git LFS leaves"));
   EXPECT_THAT(refusal("PK\3\4 not a model at all"), HasSubstr("not a GGUF file"));
   EXPECT_THAT(refusal(""), HasSubstr("not a GGUF file"));
   EXPECT_THAT(refusal(GgufBuilder(1).bytes()), AllOf(HasSubstr("version 1"), HasSubstr("2, 3")));

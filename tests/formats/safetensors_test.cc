@@ -96,6 +96,11 @@ TEST(SafetensorsReader, RefusesAHeaderLongerThanTheFile) {
               HasSubstr("not a safetensors file"));
 }
 
+TEST(SafetensorsReader, SaysWhatGitLfsLeft) {
+  EXPECT_THAT(refusal("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 269060552\n"),
+              AllOf(HasSubstr("x.safetensors: is what Git LFS leaves"), HasSubstr("`git lfs pull`")));
+}
+
 TEST(SafetensorsReader, RefusesAHeaderThatIsNotSuchJson) {
   EXPECT_THAT(refusal_of_header("{"), HasSubstr("not JSON"));
   EXPECT_THAT(refusal_of_header("[]"), HasSubstr("must be a JSON object"));

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/lfs_pointer.h"
 
 namespace cotune {
 namespace {
@@ -16,9 +17,11 @@ namespace fs = std::filesystem;
 /// The object in a file; an empty one when there is no file.
 Json read_object(const fs::path& path) {
   if (!fs::exists(path)) return Json::object();
+  const std::string text = read_file(path);
+  refuse_lfs_pointer(text, path.string());
   Json document;
   try {
-    document = Json::parse(read_file(path));
+    document = Json::parse(text);
   } catch (const Json::exception& error) {
     throw_user_error("{}: not JSON: {}", path.string(), error.what());
   }
