@@ -46,7 +46,7 @@ class Outputs(ProgramTest):
         file = self.path / "x"
         errors = self.run_program("plan", self.jobs, "--svg", file, "--trace", self.path / "." / "x", expect=2).stderr
         self.assertIn("is that of --svg, too; give each a file of its own", errors)
-        errors = self.run_program("simulate", "--philly", "--csv", file, "--save-trace", file, expect=2).stderr
+        errors = self.run_program("simulate", "--philly", "--cluster", self.jobs, "--csv", file, "--save-trace", file, expect=2).stderr
         self.assertIn("is that of --save-trace, too", errors)
         self.assertFalse(file.exists())
 
