@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "base/never.h"
@@ -132,6 +133,16 @@ class ListScheduler {
         return;
       }
     }
+    admit(node);
+  }
+
+  /// Under limits, forwards whose unit is not yet the next of its jobs wait aside.
+  void admit(int32_t node) {
+    const Compute compute = graph_.compute(node);
+    if (has_limits() && !compute.backward && takes_place(compute) && !is_next_of_its_jobs(compute)) {
+      aside(compute.stage, unit_of_[static_cast<size_t>(compute.microbatch)]) = node;
+      return;
+    }
     rank_at(node).ready.push_back(node);
     rank_at(node).stale = true;
   }
@@ -140,17 +151,21 @@ class ListScheduler {
     const auto place = static_cast<size_t>(++next_launch_[stage]);
     if (place == work_.microbatches.size()) return;
     const int32_t node = waiting_[stage * work_.microbatches.size() + place];
-    if (node < 0) return;
-    rank_at(node).ready.push_back(node);
-    rank_at(node).stale = true;
+    if (node >= 0) admit(node);
   }
+
+  /// Whether it is the first of its unit on its stage: the others' places are reserved with its own.
+  bool takes_place(const Compute& compute) const {
+    const PipelineUnit& unit = units_[static_cast<size_t>(unit_of_[static_cast<size_t>(compute.microbatch)])];
+    return compute.microbatch == unit.first + unit.count - 1;
+  }
+
+  int32_t& aside(int32_t stage, int32_t unit) { return aside_[static_cast<size_t>(stage) * units_.size() + static_cast<size_t>(unit)]; }
 
   bool may_start(size_t rank, int32_t node) const {
     const Compute compute = graph_.compute(node);
-    if (compute.backward) return true;
+    if (compute.backward || !takes_place(compute)) return true;
     const PipelineUnit& unit = units_[static_cast<size_t>(unit_of_[static_cast<size_t>(compute.microbatch)])];
-    if (compute.microbatch != unit.first + unit.count - 1) return true;  // its place is reserved
-    if (has_limits() && !is_next_of_its_jobs(compute)) return false;
     const Rank& state = ranks_[rank];
     if (!policy_.in_flight_limit.empty() && state.in_flight > 0 &&
         state.in_flight + kept_count(unit, rank) > policy_.in_flight_limit[rank]) {
@@ -164,20 +179,22 @@ class ListScheduler {
   /// room yet, it would keep that room, and wait for it for ever.
   void number_units_of_jobs() {
     std::map<int32_t, size_t> index_of_job;
-    std::vector<int32_t> units_of_job;
     for (size_t u = 0; u < units_.size(); ++u) {
       std::vector<std::pair<size_t, int32_t>>& places = places_in_job_.emplace_back();
       const PipelineUnit& unit = units_[u];
       for (int32_t m = unit.first; m < unit.first + unit.count; ++m) {
         for (const JobStep& step : work_.microbatches[static_cast<size_t>(m)].jobs) {
-          const auto [job, is_new] = index_of_job.try_emplace(step.job, units_of_job.size());
-          if (is_new) units_of_job.push_back(0);
-          const bool is_known = std::ranges::count(places, job->second, &std::pair<size_t, int32_t>::first) > 0;
-          if (!is_known) places.emplace_back(job->second, units_of_job[job->second]++);
+          const auto [job, is_new] = index_of_job.try_emplace(step.job, units_of_job_.size());
+          if (is_new) units_of_job_.emplace_back();
+          std::vector<int32_t>& units = units_of_job_[job->second];
+          if (!units.empty() && units.back() == static_cast<int32_t>(u)) continue;
+          places.emplace_back(job->second, static_cast<int32_t>(units.size()));
+          units.push_back(static_cast<int32_t>(u));
         }
       }
     }
-    started_of_job_.assign(static_cast<size_t>(work_.stage_count()), std::vector<int32_t>(units_of_job.size(), 0));
+    started_of_job_.assign(static_cast<size_t>(work_.stage_count()), std::vector<int32_t>(units_of_job_.size(), 0));
+    aside_.assign(static_cast<size_t>(work_.stage_count()) * units_.size(), -1);
   }
 
   bool is_next_of_its_jobs(const Compute& compute) const {
@@ -251,9 +268,14 @@ class ListScheduler {
       state.in_flight += kept_count(unit, rank);
       state.kept_bytes += kept_bytes(unit, rank);
       auto& started = started_of_job_[static_cast<size_t>(compute.stage)];
-      for (const auto& [job, place] :
-           places_in_job_[static_cast<size_t>(unit_of_[static_cast<size_t>(compute.microbatch)])])
-        ++started[job];
+      const auto& places = places_in_job_[static_cast<size_t>(unit_of_[static_cast<size_t>(compute.microbatch)])];
+      for (const auto& [job, place] : places) ++started[job];
+      for (const auto& [job, place] : places) {
+        const auto next = static_cast<size_t>(place) + 1;
+        if (next == units_of_job_[job].size()) continue;
+        const int32_t waiting = std::exchange(aside(compute.stage, units_of_job_[job][next]), -1);
+        if (waiting >= 0) admit(waiting);
+      }
     }
   }
 
@@ -270,7 +292,9 @@ class ListScheduler {
   // Under limits: of each unit its jobs, numbered as they come, with the unit's place among the units of each; and how many units of
   // a job have begun their forward, by stage.
   std::vector<std::vector<std::pair<size_t, int32_t>>> places_in_job_;
+  std::vector<std::vector<int32_t>> units_of_job_;
   std::vector<std::vector<int32_t>> started_of_job_;
+  std::vector<int32_t> aside_;  // [stage, unit]: ready forwards whose unit is not the next of its jobs; -1: none
   std::vector<Rank> ranks_;
   ComputeOrder order_;
   int64_t left_ = 0;
