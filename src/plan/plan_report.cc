@@ -89,10 +89,11 @@ void explain_replica(std::string& text, const Plan& plan, size_t index, const Sw
     text += "    no rows of the typical step\n";
     return;
   }
+  const bool has_chains = std::ranges::any_of(replica.rows, [&](const StepRow& row) { return row.tokens > replica.token_budget; });
   text += fmt::format(
-      "    {}, {} ({} with pads) in {} of at most {} tokens: {}, bubble {}\n",
+      "    {}, {} ({} with pads) in {} of at most {} tokens{}: {}, bubble {}\n",
       counted(std::ssize(replica.rows), "row"), counted(replica.tokens, "token"), replica.processed_tokens,
-      counted(replica.microbatches, "microbatch", "microbatches"), replica.token_budget,
+      counted(replica.microbatches, "microbatch", "microbatches"), replica.token_budget, has_chains ? ", longer rows as chains of them" : "",
       seconds_text(replica.seconds, false), share_text(replica.bubble));
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     const PlannedStage& stage = replica.stages[s];

@@ -1,8 +1,10 @@
 /// Rows longer than a microbatch among what a plan chooses: as chains they fill a pipeline.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
+#include "plan/plan_report.h"
 #include "plan/random_pipeline.h"
 #include "plan/replica_planner.h"
 
@@ -38,6 +40,7 @@ TEST(ChainsInPlans, AreMadeWhereTheyFillAPipeline) {
     ASSERT_NE(whole.plan(), nullptr) << whole.advice;
     EXPECT_LE(free.plan()->predicted.seconds, 1.001 * whole.plan()->predicted.seconds);
     gained = std::max(gained, whole.plan()->predicted.seconds / free.plan()->predicted.seconds);
+    const int64_t chained_before = chained;
     for (const PlannedReplica& replica : free.plan()->replicas) {
       for (const StepRow& row : replica.rows) {
         chained += row.tokens > replica.token_budget;
@@ -45,6 +48,8 @@ TEST(ChainsInPlans, AreMadeWhereTheyFillAPipeline) {
       }
       EXPECT_GE(replica.token_budget, least_budget(problem.options));
     }
+    const testing::Matcher<std::string> tells = testing::HasSubstr("tokens, longer rows as chains of them: ");
+    EXPECT_THAT(explain(free, problem.cluster), chained > chained_before ? tells : testing::Not(tells));
   }
   EXPECT_GT(chained, 0);
   EXPECT_GT(gained, 1.3);
