@@ -95,8 +95,9 @@ function(cotune_tests name)
   target_compile_options(test_${name} PRIVATE -O1)
   target_link_libraries(test_${name} PRIVATE ${ARG_USES} cotune_source_folder GTest::gtest GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND test_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  # As the program does at its start (console/main.cc): test programs share the cores with one another.
-  set_tests_properties(${name} PROPERTIES ENVIRONMENT "GOMP_SPINCOUNT=2000")
+  # As the program does at its start (console/main.cc): test programs share the cores with one another. The engine's need twenty minutes where
+  # threads wake each other slowly.
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT "GOMP_SPINCOUNT=2000" TIMEOUT 2700)
   if(ARG_TORCH)
     if(NOT TARGET cotune_test_headers)
       cotune_precompiled_header(cotune_test_headers <ATen/ATen.h> <gtest/gtest.h> <fmt/format.h>)
