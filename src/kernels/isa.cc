@@ -57,8 +57,8 @@ Isa choose_f32() {
 }
 
 Vectors vectors_for(Isa isa, bool has_avx512) {
-  if (isa == Isa::avx512_widened) return Vectors::avx512_widened;
-  if (isa != Isa::avx2 && isa != Isa::avx2_bf16 && has_avx512) return Vectors::avx512;
+  const bool is_lower = isa == Isa::avx2 || isa == Isa::avx2_bf16 || isa == Isa::avx512_widened;
+  if (!is_lower && has_avx512) return Vectors::avx512;
   COTUNE_CHECK(cpu_features().avx2, "this kernel needs AVX2 and FMA");
   return Vectors::avx2;
 }

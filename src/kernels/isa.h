@@ -29,8 +29,8 @@ Isa bf16_isa();
 Isa f32_isa();
 
 /// Which compilation of kernels/vectors.h computes in a dtype: that of its instruction set, or where that is switched off (none) of the
-/// best that there is. Throws InternalError where the processor has no vectors for it.
-enum class Vectors { avx2, avx512_widened, avx512 };
+/// best that there is; avx512_widened has those of avx2, for rows as they are. Throws InternalError where the processor has no vectors for it.
+enum class Vectors { avx2, avx512 };
 Vectors vectors_for_bf16();
 Vectors vectors_for_f32();
 
