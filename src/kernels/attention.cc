@@ -12,7 +12,6 @@ namespace {
 const AttentionKernels& kernels_for(DType dtype) {
   if (dtype == DType::f32) return vectors_for_f32() == Vectors::avx2 ? attention_f32_avx2() : attention_f32_avx512();
   if (bf16_isa() == Isa::amx_bf16) return attention_bf16_amx();
-  if (bf16_isa() == Isa::avx512_widened) return attention_bf16_avx512_widened();
   return vectors_for_bf16() == Vectors::avx2 ? attention_bf16_avx2() : attention_bf16_avx512();
 }
 

@@ -44,7 +44,7 @@ namespace {
 Vectors vectors_for(DType dtype) { return dtype == DType::bf16 ? vectors_for_bf16() : vectors_for_f32(); }
 
 Vectors vectors_of(Isa isa, DType dtype) {
-  if (isa == Isa::avx2 || isa == Isa::avx2_bf16 || isa == Isa::avx512_widened) return Vectors::avx2;
+  if (isa == Isa::avx2 || isa == Isa::avx2_bf16) return Vectors::avx2;
   const CpuFeatures& features = cpu_features();
   COTUNE_CHECK(dtype == DType::bf16 ? features.avx512_bf16 : features.avx512, "this processor does not have {}", to_string(isa));
   return Vectors::avx512;
