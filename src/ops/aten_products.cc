@@ -18,7 +18,7 @@ int64_t block_of(int64_t count, int64_t length) {
 }  // namespace
 
 bool multiplies_in_f32(at::ScalarType dtype, at::Device device) {
-  return device.is_cpu() && dtype == at::kBFloat16 && !kernels::cpu_features().avx512;
+  return device.is_cpu() && dtype == at::kBFloat16 && !kernels::cpu_features().avx512_bf16;
 }
 
 at::Tensor multiply_in_f32(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {

@@ -1,4 +1,5 @@
-/// Matrix products by ATen in the compute dtype. Processors without AVX-512 have no bf16 products that oneDNN would take; there
+/// Matrix products by ATen in the compute dtype. Processors without AVX-512 BF16 have no bf16 products that oneDNN would take, or (with AVX-512 alone)
+/// such whose rows depend on how many there are; there
 /// ATen multiplies element by element, some sixty times slower than in f32. So on them bf16 is multiplied and added up in f32 and
 /// rounded once. Internal to ops/.
 #pragma once
