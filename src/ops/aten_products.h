@@ -1,7 +1,6 @@
-/// Matrix products by ATen in the compute dtype. Processors without AVX-512 BF16 have no bf16 products that oneDNN would take, or (with AVX-512 alone)
-/// such whose rows depend on how many there are; there
-/// ATen multiplies element by element, some sixty times slower than in f32. So on them bf16 is multiplied and added up in f32 and
-/// rounded once. Internal to ops/.
+/// Matrix products by ATen in the compute dtype. Processors without AVX-512 have no bf16 products that oneDNN would take: there ATen multiplies
+/// element by element, some sixty times slower than in f32. On AVX-512 without its BF16 instructions oneDNN takes them, but a row's bits
+/// depend on how many rows there are. So on both bf16 is multiplied and added up in f32 and rounded once. Internal to ops/.
 #pragma once
 
 #include <ATen/core/Tensor.h>
