@@ -9,7 +9,7 @@ Needs `scripts/install-dependencies --comparisons`, a built build/cotune and the
 else is made under build/bench (--work): the Hugging Face folder, the workloads (bench/workloads.py), the initial adapters both
 programs start from. Per repetition and row of the table it runs cotune, PEFT as shipped and PEFT tuned (each of its ways to
 batch, the best counts) right after each other, one program at a time, so that the machine's drift falls on all alike.
-The page has a part for processors with AVX-512 BF16, with AMX, and with neither. Every run is a line of
+The page has a part for processors with AVX-512 BF16, with AMX, with AVX-512 alone, and with AVX2 alone. Every run is a line of
 build/bench/results.jsonl, which starts empty unless --append is given (further runs beside those that are there) or
 --replace (the rows that are measured lose their earlier runs, all others stay); --table-only writes the table from that
 file again.
@@ -219,7 +219,9 @@ def part_of_page():
     flags = processor_flags()
     if "amx_bf16" in flags:
         return "benchmarks amx"
-    return "benchmarks" if "avx512_bf16" in flags else "benchmarks avx2"
+    if "avx512_bf16" in flags:
+        return "benchmarks"
+    return "benchmarks avx512" if "avx512f" in flags else "benchmarks avx2"
 
 
 def machine(device):

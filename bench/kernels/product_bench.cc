@@ -1,5 +1,5 @@
 /// Rates of the CPU matrix kernels at the shapes of one training step of SmolLM2-135M.
-///   product_bench [bf16|avx512_bf16|avx2_bf16|f32|f32_in_2|f32_in_1|avx512|avx2] [--cold] [rows ...]
+///   product_bench [bf16|avx512_bf16|avx512_widened|avx2_bf16|f32|f32_in_2|f32_in_1|avx512|avx2] [--cold] [rows ...]
 /// f32: the fastest for this machine; f32_in_2, f32_in_1: with weights in so many bf16 parts (kernels/float_parts.h).
 /// --cold: every run takes another of so many equal weights that none is in a cache, as in a step of training.
 /// Prints GFLOP/s: the median of several runs. Compare only runs made back to back.
@@ -136,8 +136,9 @@ int main(int count, char** arguments) {
   const std::map<std::string, std::pair<Isa, bool>> sets = {{"avx2", {Isa::avx2, features.avx2}},
                                                             {"avx2_bf16", {Isa::avx2_bf16, features.avx2}},
                                                             {"avx512", {Isa::avx512, features.avx512}},
+                                                            {"avx512_widened", {Isa::avx512_widened, features.avx512}},
                                                             {"avx512_bf16", {Isa::avx512_bf16, features.avx512_bf16}}};
-  const bool f32 = !name.ends_with("bf16");
+  const bool f32 = !name.ends_with("bf16") && name != "avx512_widened";
   const auto set = sets.find(name);
   const Isa isa = set == sets.end() ? (f32 ? f32_isa() : bf16_isa()) : set->second.second ? set->second.first : Isa::none;
   const DType dtype = f32 ? DType::f32 : DType::bf16;

@@ -12,7 +12,12 @@ namespace {
 const AttentionKernels& kernels_for(DType dtype) {
   if (dtype == DType::f32) return vectors_for_f32() == Vectors::avx2 ? attention_f32_avx2() : attention_f32_avx512();
   if (bf16_isa() == Isa::amx_bf16) return attention_bf16_amx();
-  return vectors_for_bf16() == Vectors::avx2 ? attention_bf16_avx2() : attention_bf16_avx512();
+  switch (vectors_for_bf16()) {
+    case Vectors::avx2: return attention_bf16_avx2();
+    case Vectors::avx512_widened: return attention_bf16_avx512_widened();
+    case Vectors::avx512: return attention_bf16_avx512();
+  }
+  return attention_bf16_avx2();
 }
 
 void check(const AttentionShape& shape) {

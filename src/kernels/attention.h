@@ -13,7 +13,7 @@
 /// on the number of threads, or on where the row is cut into chunks, as long as the cuts are multiples of 64 tokens
 /// (other cuts are correct too, but the roundings differ).
 ///
-/// Runs on AVX2, AVX-512 (f32), AVX-512 BF16 or AMX (bf16), chosen by kernels/isa.h; InternalError without AVX2 and FMA.
+/// Runs on AVX2, AVX-512, AVX-512 BF16 or AMX (bf16), chosen by kernels/isa.h; InternalError without AVX2 and FMA.
 /// Any row length; head_dim 16 to 128, a multiple of 16 (multiples of 32 are the fast case on AMX).
 /// Scratch per thread (kept between calls): up to 22 · head_dim bytes per token of the longest row in the call.
 #pragma once

@@ -34,6 +34,7 @@ const AttentionKernels& attention_f32_avx2();
 const AttentionKernels& attention_bf16_avx2();
 const AttentionKernels& attention_f32_avx512();
 const AttentionKernels& attention_bf16_avx512();
+const AttentionKernels& attention_bf16_avx512_widened();
 const AttentionKernels& attention_bf16_amx();
 
 }  // namespace cotune::kernels

@@ -11,15 +11,20 @@
 #include "kernels/sparse_delta.h"
 #include "kernels/swiglu.h"
 
-/// Declares avx2::name and avx512::name, and kernels::name_for(vectors).
+/// Declares avx2::name, avx512_widened::name and avx512::name, and kernels::name_for(vectors).
 #define COTUNE_BY_VECTORS(name)                                                                              \
   namespace avx2 {                                                                                           \
+  decltype(kernels::name) name;                                                                              \
+  }                                                                                                          \
+  namespace avx512_widened {                                                                                 \
   decltype(kernels::name) name;                                                                              \
   }                                                                                                          \
   namespace avx512 {                                                                                         \
   decltype(kernels::name) name;                                                                              \
   }                                                                                                          \
-  static decltype(&kernels::name) name##_for(Vectors vectors) { return vectors == Vectors::avx2 ? &avx2::name : &avx512::name; }
+  static decltype(&kernels::name) name##_for(Vectors vectors) {                                              \
+    return vectors == Vectors::avx2 ? &avx2::name : vectors == Vectors::avx512 ? &avx512::name : &avx512_widened::name; \
+  }
 
 namespace cotune::kernels {
 
@@ -46,6 +51,10 @@ Vectors vectors_for(DType dtype) { return dtype == DType::bf16 ? vectors_for_bf1
 Vectors vectors_of(Isa isa, DType dtype) {
   if (isa == Isa::avx2 || isa == Isa::avx2_bf16) return Vectors::avx2;
   const CpuFeatures& features = cpu_features();
+  if (isa == Isa::avx512_widened) {
+    COTUNE_CHECK(features.avx512, "this processor does not have {}", to_string(isa));
+    return Vectors::avx512_widened;
+  }
   COTUNE_CHECK(dtype == DType::bf16 ? features.avx512_bf16 : features.avx512, "this processor does not have {}", to_string(isa));
   return Vectors::avx512;
 }

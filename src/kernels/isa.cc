@@ -43,7 +43,8 @@ Isa choose_bf16() {
   const CpuFeatures& features = cpu_features();
   const std::string_view limit = isa_limit();
   if (limit == "none" || !features.avx2) return Isa::none;
-  if (limit == "avx2" || limit == "avx512" || !features.avx512_bf16) return Isa::avx2_bf16;
+  if (limit == "avx2" || !features.avx512) return Isa::avx2_bf16;
+  if (limit == "avx512" || !features.avx512_bf16) return Isa::avx512_widened;
   return limit == "amx" && features.amx_bf16 ? Isa::amx_bf16 : Isa::avx512_bf16;
 }
 
@@ -56,6 +57,7 @@ Isa choose_f32() {
 }
 
 Vectors vectors_for(Isa isa, bool has_avx512) {
+  if (isa == Isa::avx512_widened) return Vectors::avx512_widened;
   if (isa != Isa::avx2 && isa != Isa::avx2_bf16 && has_avx512) return Vectors::avx512;
   COTUNE_CHECK(cpu_features().avx2, "this kernel needs AVX2 and FMA");
   return Vectors::avx2;
@@ -88,6 +90,7 @@ std::string to_string(Isa isa) {
     case Isa::avx2:
     case Isa::avx2_bf16: return "AVX2";
     case Isa::avx512: return "AVX-512";
+    case Isa::avx512_widened: return "AVX-512, bf16 widened";
     case Isa::avx512_bf16: return "AVX-512 BF16";
     case Isa::amx_bf16: return "AMX BF16";
     case Isa::amx_f32: return "f32 on AMX BF16";

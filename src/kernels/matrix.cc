@@ -230,7 +230,8 @@ const MatrixKernels& matrix_kernels(Isa isa, DType dtype) {
                                  : isa == Isa::amx_f32     ? &amx_f32_kernels
                                  : isa == Isa::avx512_bf16 ? &avx512_bf16_kernels
                                  : isa == Isa::avx512      ? &avx512_kernels
-                                                           : nullptr;
+                                 : isa == Isa::avx512_widened ? &avx512_widened_kernels
+                                                              : nullptr;
   COTUNE_CHECK(kernels != nullptr && kernels->dtype == dtype, "{} has no products in {}", to_string(isa),
                dtype == DType::bf16 ? "bf16" : "f32");
   return *kernels;

@@ -106,6 +106,7 @@ struct MatrixKernels {
 extern const MatrixKernels avx2_kernels;
 extern const MatrixKernels avx2_bf16_kernels;
 extern const MatrixKernels avx512_kernels;
+extern const MatrixKernels avx512_widened_kernels;
 extern const MatrixKernels avx512_bf16_kernels;
 extern const MatrixKernels amx_bf16_kernels;
 extern const MatrixKernels amx_f32_kernels;

@@ -1,6 +1,6 @@
 /// Sixteen f32 lanes, whatever registers they are in: what the row kernels and attention are written in. A source file of
-/// them is compiled once for each instruction set (src/CMakeLists.txt): with COTUNE_AVX2 for kernels/vectors_avx2.h, without for
-/// kernels/vectors_avx512.h, in the namespace COTUNE_VECTORS, by kernels/by_vectors.cc. What stands between COTUNE_VECTORS_BEGIN and
+/// them is compiled once for each instruction set (src/CMakeLists.txt): with COTUNE_AVX2 for kernels/vectors_avx2.h, with COTUNE_WIDENED or
+/// neither for kernels/vectors_avx512.h, in the namespace COTUNE_VECTORS, by kernels/by_vectors.cc. What stands between COTUNE_VECTORS_BEGIN and
 /// COTUNE_VECTORS_END is compiled for these instructions, the rest for any x86-64; callers must have asked vectors_for (isa.h).
 ///
 ///   Vector       16 f32; operators + − · /, rounded like those of f32, though a product may be added unrounded

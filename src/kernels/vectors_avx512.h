@@ -1,4 +1,4 @@
-/// kernels/vectors.h on AVX-512: sixteen lanes in one register. bf16 needs avx512_bf16, f32 needs avx512.
+/// kernels/vectors.h on AVX-512: sixteen lanes in one register. bf16 needs avx512_bf16, f32 needs avx512; with COTUNE_WIDENED bf16 does, too.
 #pragma once
 
 // g++ 12 takes the undefined pass-through operands inside its own intrinsics for mistakes.
@@ -9,10 +9,17 @@
 
 #include <cstdint>
 
+#ifdef COTUNE_WIDENED
+#define COTUNE_VECTORS avx512_widened
+#define COTUNE_VECTORS_BEGIN    \
+  _Pragma("GCC push_options")   \
+  _Pragma("GCC target(\"avx512f,avx512bw,avx512vl,avx512dq,avx2,fma\")")
+#else
 #define COTUNE_VECTORS avx512
 #define COTUNE_VECTORS_BEGIN    \
   _Pragma("GCC push_options")   \
   _Pragma("GCC target(\"avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma\")")
+#endif
 #define COTUNE_VECTORS_END _Pragma("GCC pop_options")
 
 namespace cotune::kernels {
@@ -24,9 +31,14 @@ using Lanes = __mmask16;
 using FirstLanes = __mmask16;
 struct AllLanes {};
 
-/// Elements of T that a word of an operand of attention's products holds: pairs of bf16 are multiplied as they are.
+/// Elements of T that a word of an operand of attention's products holds: pairs of bf16 are multiplied as they are, or widened when packed.
+#ifdef COTUNE_WIDENED
+template <typename T>
+constexpr int64_t elements_per_word = 1;
+#else
 template <typename T>
 constexpr int64_t elements_per_word = 4 / int64_t(sizeof(T));
+#endif
 
 COTUNE_VECTORS_BEGIN
 
@@ -81,14 +93,17 @@ inline Words side_by_side(Words first, Words second) {
 }
 inline Lanes is_nan(Vector v) { return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q); }
 
+#ifdef COTUNE_WIDENED
+inline Words rounded(Vector v);  // in kernels/vectors.h
+inline __m256i as_bf16(Vector value) { return _mm512_cvtepi32_epi16(raw(rounded(value))); }
+#else
+inline __m256i as_bf16(Vector value) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(value)); }
+#endif
+
 inline void store(float* to, Vector value) { _mm512_storeu_ps(to, value); }
-inline void store(uint16_t* to, Vector value) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(value)));
-}
+inline void store(uint16_t* to, Vector value) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), as_bf16(value)); }
 inline void store(float* to, Vector value, FirstLanes lanes) { _mm512_mask_storeu_ps(to, lanes, value); }
-inline void store(uint16_t* to, Vector value, FirstLanes lanes) {
-  _mm256_mask_storeu_epi16(to, lanes, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(value)));
-}
+inline void store(uint16_t* to, Vector value, FirstLanes lanes) { _mm256_mask_storeu_epi16(to, lanes, as_bf16(value)); }
 inline void store_words(void* to, Words words) { _mm512_storeu_si512(to, raw(words)); }
 inline void store_words(void* to, Words words, FirstLanes lanes) { _mm512_mask_storeu_epi32(to, lanes, raw(words)); }
 
@@ -105,11 +120,15 @@ inline Vector scale_by_power(Vector p, Vector n) { return _mm512_scalef_ps(p, n)
 inline Vector rough_reciprocal(Vector v) { return _mm512_rcp14_ps(v); }  // relative error 2⁻¹⁴
 
 /// Of the same lane of two vectors as bf16, the first in the lower half.
+#ifdef COTUNE_WIDENED
+inline Words pair_of_bf16(Vector first, Vector second) { return rounded(first) | (rounded(second) << 16); }
+#else
 inline Words pair_of_bf16(Vector first, Vector second) {
   const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4,
                                          19, 3, 18, 2, 17, 1, 16, 0);
   return words_of(_mm512_permutexvar_epi16(order, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first))));
 }
+#endif
 
 /// Lanes i and i + 8 added.
 inline __m256 halves_added(Vector v) { return _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)); }

@@ -10,10 +10,10 @@ namespace cotune::kernels {
 namespace {
 
 /// Which kernel, called directly or as the dispatch chooses.
-enum class Kernel { f32, bf16, f32_avx2, bf16_avx2, f32_avx512, bf16_avx512 };
+enum class Kernel { f32, bf16, f32_avx2, bf16_avx2, f32_avx512, bf16_avx512, bf16_avx512_widened };
 
 std::string name_of(Kernel kernel) {
-  constexpr std::array names{"f32", "bf16", "f32_avx2", "bf16_avx2", "f32_avx512", "bf16_avx512"};
+  constexpr std::array names{"f32", "bf16", "f32_avx2", "bf16_avx2", "f32_avx512", "bf16_avx512", "bf16_avx512_widened"};
   return names[static_cast<size_t>(kernel)];
 }
 DType dtype_of(Kernel kernel) { return name_of(kernel).starts_with("f32") ? DType::f32 : DType::bf16; }
@@ -25,13 +25,14 @@ const AttentionKernels* direct(Kernel kernel) {
     case Kernel::bf16_avx2: return &attention_bf16_avx2();
     case Kernel::f32_avx512: return &attention_f32_avx512();
     case Kernel::bf16_avx512: return &attention_bf16_avx512();
+    case Kernel::bf16_avx512_widened: return &attention_bf16_avx512_widened();
     default: return nullptr;
   }
 }
 
 bool can_run(Kernel kernel) {
   const CpuFeatures& features = cpu_features();
-  if (kernel == Kernel::f32_avx512) return features.avx512;
+  if (kernel == Kernel::f32_avx512 || kernel == Kernel::bf16_avx512_widened) return features.avx512;
   if (kernel == Kernel::bf16_avx512) return features.avx512_bf16;
   return features.avx2;
 }
@@ -199,7 +200,7 @@ class Attention : public testing::TestWithParam<Kernel> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Kernels, Attention, testing::Values(Kernel::f32, Kernel::bf16, Kernel::f32_avx2, Kernel::bf16_avx2, Kernel::f32_avx512, Kernel::bf16_avx512),
+INSTANTIATE_TEST_SUITE_P(Kernels, Attention, testing::Values(Kernel::f32, Kernel::bf16, Kernel::f32_avx2, Kernel::bf16_avx2, Kernel::f32_avx512, Kernel::bf16_avx512, Kernel::bf16_avx512_widened),
                          [](const auto& info) { return name_of(info.param); });
 
 TEST_P(Attention, AgreesWithTheReferenceOnRaggedRows) {

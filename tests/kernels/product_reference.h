@@ -122,7 +122,7 @@ inline double tolerance(DType dtype, double value, double magnitude) {
 inline std::vector<Isa> machine_isas() {
   std::vector<Isa> isas;
   if (cpu_features().avx2) isas.insert(isas.end(), {Isa::avx2, Isa::avx2_bf16});
-  if (cpu_features().avx512) isas.push_back(Isa::avx512);
+  if (cpu_features().avx512) isas.insert(isas.end(), {Isa::avx512, Isa::avx512_widened});
   if (cpu_features().avx512_bf16) isas.push_back(Isa::avx512_bf16);
   if (cpu_features().amx_bf16) isas.push_back(Isa::amx_bf16);
   if (cpu_features().amx_bf16) isas.push_back(Isa::amx_f32);
@@ -144,6 +144,7 @@ inline std::string isa_name(const testing::TestParamInfo<Isa>& info) {
     case Isa::avx2: return "avx2";
     case Isa::avx2_bf16: return "avx2_bf16";
     case Isa::avx512: return "avx512";
+    case Isa::avx512_widened: return "avx512_widened";
     case Isa::avx512_bf16: return "avx512_bf16";
     case Isa::amx_bf16: return "amx_bf16";
     case Isa::amx_f32: return "amx_f32";
