@@ -28,6 +28,13 @@ NodeReplicas::NodeReplicas(const ModelConfig& model, const ClusterSpec& cluster,
   find_configurations();
 }
 
+/// batch-all puts rows of all jobs into a microbatch, and orders that go by a number of microbatches in flight have as many long rows under way.
+bool may_leave_rows_alone(const PlanOptions& options, const Configuration& shape) {
+  const bool is_packed = std::ranges::all_of(options.sharing, [](Sharing each) { return each == Sharing::batch_all; });
+  const auto goes_by_memory = [](PipelineOrder each) { return each == PipelineOrder::automatic || each == PipelineOrder::split; };
+  return !is_packed && (shape.pipeline_stages == 1 || std::ranges::any_of(options.orders, goes_by_memory));
+}
+
 void NodeReplicas::find_configurations() {
   int64_t tokens = 0;
   for (const StepRow& row : rows_) tokens += row.tokens;
@@ -36,10 +43,11 @@ void NodeReplicas::find_configurations() {
   ReplicaLimits limits = options_.replicas;
   limits.recompute = saving_.recompute;
   limits.most_shards = saving_.most_shards;
-  limits.most_chunk_tokens = std::max(limits.most_chunk_tokens, (longest_ + 63) / 64 * 64);
+  limits.most_chunk_tokens = limits.most_row_tokens = std::max(limits.most_chunk_tokens, (longest_ + 63) / 64 * 64);
   for (ReplicaCandidate& candidate :
        replica_candidates(model_, jobs_, cluster_, group_, options_.dtype, limits, options_.measured)) {
-    const Configuration& shape = candidate.configuration;
+    Configuration& shape = candidate.configuration;
+    if (!may_leave_rows_alone(options_, shape)) shape.longest_row = 0;
     ConsideredConfiguration& shown = considered_.emplace_back(
         ConsideredConfiguration{.nodes = group_.name,
                                 .tensor_parallel = shape.tensor_parallel,

@@ -13,12 +13,13 @@
 namespace cotune {
 namespace {
 
-/// A way to hold the longest row, were memory without end.
+/// A way to hold the longest row, were memory without end, and a pipeline's least microbatches.
 struct Need {
   ReplicaCandidate candidate;
   bool recompute = false;
 
-  int64_t bytes() const { return candidate.row_memory.total(); }
+  const StageMemory& memory() const { return candidate.memory.total() > candidate.row_memory.total() ? candidate.memory : candidate.row_memory; }
+  int64_t bytes() const { return memory().total(); }
   int64_t devices() const { return candidate.configuration.devices(); }
   std::string name() const { return candidate.configuration.name() + (recompute ? " with recomputation" : ""); }
 };
@@ -47,7 +48,7 @@ class Adviser {
   std::string on(const NodeGroup& group) const {
     const int64_t limit = group.device.usable_bytes();
     const Reach reach = longest_that_fits(group);
-    if (reach.row_tokens >= longest_) return smaller_microbatches(group, reach);
+    if (reach.row_tokens >= longest_ && reach.tokens >= atom_tokens) return smaller_microbatches(group, reach);
     std::string text;
     const std::vector<Need> all = needs(cluster_, group, 1);
     const auto least =
@@ -55,7 +56,7 @@ class Adviser {
     if (least != all.end()) {
       text += fmt::format(
           "  {}: rows of {} tokens need at least {} per device, as {}, {} of it; {} of its {} may be used.\n", group.name,
-          longest_, bytes_text(least->bytes()), least->name(), largest_term(least->candidate.row_memory), bytes_text(limit),
+          longest_, bytes_text(least->bytes()), least->name(), largest_term(least->memory()), bytes_text(limit),
           bytes_text(group.device.memory_bytes));
     }
     if (const std::optional<Need> fewest = fewest_devices(group, limit)) {
@@ -65,7 +66,7 @@ class Adviser {
                           counted(fewest->devices(), "device"), fewest->name(), counted(nodes, "node"), group.count,
                           network.empty() ? "" : fmt::format(", over {}, which is assumed", network), bytes_text(fewest->bytes()));
     }
-    if (reach.row_tokens >= atom_tokens) {
+    if (reach.row_tokens >= atom_tokens && reach.row_tokens < longest_) {
       text += fmt::format("  {}: as it is, rows of up to {} tokens fit (data.max_length).\n", group.name, reach.row_tokens);
     }
     return text;
@@ -99,7 +100,8 @@ class Adviser {
     std::vector<Need> all;
     for (const MemorySaving& saving : savings_) {
       ReplicaLimits limits = limits_with(saving);
-      limits.most_chunk_tokens = (longest_ + 63) / 64 * 64;
+      limits.most_chunk_tokens = (least_budget(options_) + 63) / 64 * 64;
+      limits.most_row_tokens = (longest_ + 63) / 64 * 64;
       limits.most_devices *= times;
       for (ReplicaCandidate& each : replica_candidates(model_, jobs_, cluster, roomy, options_.dtype, limits)) {
         all.push_back({std::move(each), saving.recompute});
@@ -137,7 +139,7 @@ class Adviser {
     Reach reach;
     for (const MemorySaving& saving : savings_) {
       ReplicaLimits limits = limits_with(saving);
-      limits.most_chunk_tokens = std::max({limits.most_chunk_tokens, options_.token_budget, (longest_ + 63) / 64 * 64});
+      limits.most_chunk_tokens = limits.most_row_tokens = std::max({limits.most_chunk_tokens, options_.token_budget, (longest_ + 63) / 64 * 64});
       for (const ReplicaCandidate& each :
            replica_candidates(model_, jobs_, cluster_, group, options_.dtype, limits)) {
         reach.row_tokens = std::max(reach.row_tokens, each.configuration.reach());

@@ -278,11 +278,8 @@ std::vector<ConsideredGrouping> ReplicaPlanner::groupings(const PlannedReplica& 
 
 std::vector<std::optional<ReplicaChoice>> ReplicaPlanner::search(const ReplicaModel& replica, const PlannedReplica& empty,
                                                                  const std::vector<StepRow>& rows, const Search& tried) {
-  int64_t longest = 0, tokens = 0;
-  for (const StepRow& row : rows) {
-    longest = std::max(longest, row.tokens);
-    tokens += row.tokens;
-  }
+  int64_t tokens = 0;
+  for (const StepRow& row : rows) tokens += row.tokens;
   std::vector<BestChoice> best(tried.orders.size());
   // Each order goes on by itself, so that what one finds does not depend on which others are asked for.
   std::vector<int64_t> in_vain(tried.orders.size(), 0);  // halvings in a row that gained nothing
@@ -290,7 +287,7 @@ std::vector<std::optional<ReplicaChoice>> ReplicaPlanner::search(const ReplicaMo
   const int64_t least = (least_budget(options_) + 63) / 64 * 64;  // longer rows are chains, which fill a pipeline
   const bool is_fixed =
       options_.token_budget > 0 || (tried.sharing == Sharing::batch_all && replica.stages.size() == 1);  // no choice, or none that is read
-  for (int64_t budget = options_.token_budget > 0 ? options_.token_budget : std::max(empty.token_budget, longest);;) {
+  for (int64_t budget = options_.token_budget > 0 ? options_.token_budget : std::max(empty.token_budget, least);;) {
     // No microbatch of a pipeline is larger than the budget.
     if (tried.is_few && (tokens + budget - 1) / budget >= tried.wanted) break;
     std::vector<bool> has_misfit(tried.orders.size(), false), has_gained(tried.orders.size(), false);

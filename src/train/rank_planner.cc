@@ -114,6 +114,7 @@ RankPlanner::RankPlanner(const ModelConfig& model, std::vector<JobShape> jobs, c
 void RankPlanner::add(const TrainingJob& job) {
   ++changes_;
   jobs_.push_back(job.shape());
+  prices_.clear();  // of the jobs that there were
   add_optimizer_step(jobs_.back());
   fix_buckets();
 }
@@ -334,12 +335,12 @@ Configuration RankPlanner::configuration_of(size_t replica, const PackingPolicy&
   const auto gathering = [this, replica, shapes = layout.stages](size_t stage, const StageSeconds& computed) {
     return gathering_of(replica, shapes[stage], computed).total();
   };
-  const int64_t limit = options_.longest_rows[replica];
+  const int64_t limit = options_.longest_rows[replica], budget = policy.token_budget;
   return {.tensor_parallel = layout.tensor_parallel(),
           .pipeline_stages = layout.rank_count(),
-          .chunk_tokens = limit > 0 ? limit : std::max(policy.token_budget, longest_row),
-          // What it takes at most is one thing, what shares a microbatch another.
-          .chunk_seconds = [stages, gathering, shares, stage_rank = layout.stage_rank, budget = policy.token_budget](int64_t sequences, int64_t row) {
+          .chunk_tokens = limit > 0 ? std::min(limit, budget) : budget,
+          .longest_row = limit > 0 ? limit : longest_row,
+          .chunk_seconds = [stages, gathering, shares, stage_rank = layout.stage_rank, budget](int64_t sequences, int64_t row) {
             const int64_t together = std::max<int64_t>(1, budget / row);
             std::map<int32_t, double> of_rank;
             const MicrobatchCounts counts = even_microbatch(together, row, shares);

@@ -15,6 +15,7 @@ void RoundPrices::add(const TrainingJob& job) {
   shape.name = job.spec().name;
   shape.adapters = own.adapters;
   shape.moment_count = own.moment_count;
+  prices_.clear();  // of the jobs that there were
   // With a profile they are part of what a round takes beside its operators.
   optimizer_s_.push_back(machine_.measured != nullptr ? 0
                                                       : optimizer_seconds(parameter_count(model_, shape.adapters), shape.moment_count, machine_.device));

@@ -64,7 +64,7 @@ RowDispatch RowDispatcher::dispatch(const StepBuckets& buckets, std::span<const 
 
 DealtRound RowDispatcher::deal(std::vector<BatchShape> batches) const {
   int64_t reach = 0;
-  for (const Configuration& replica : replicas_) reach = std::max(reach, replica.chunk_tokens);
+  for (const Configuration& replica : replicas_) reach = std::max(reach, replica.reach());
   std::vector<StepRow> rows;
   for (const BatchShape& batch : batches) {
     for (size_t row = 0; row < batch.row_lengths.size(); ++row) {

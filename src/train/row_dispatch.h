@@ -11,8 +11,8 @@
 
 namespace cotune {
 
-/// Deals the rows of rounds to replicas, each a configuration of its own: chunk_tokens is the longest row that it takes, chunk_seconds
-/// what its slowest stage needs for so many rows.
+/// Deals the rows of rounds to replicas, each a configuration of its own: chunk_tokens is its token budget, longest_row the longest row that it
+/// takes, chunk_seconds what its slowest stage needs for so many rows.
 ///   balanced  LobRA Eq. 3 (LB-14) for single replicas (plan/deployment/dispatch_rows.h): the slowest is done soonest
 ///   greedy    LB-10: rows go to the replicas that are cheapest for them, those that reach equally far share by time
 ///   even      as many rows of each length bucket to every replica that takes them (LB-9)

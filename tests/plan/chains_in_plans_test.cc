@@ -26,6 +26,15 @@ PlanningProblem few_long_rows(uint64_t seed) {
   return problem;
 }
 
+const ConsideredConfiguration& considered(const PlanningResult& result, const PlannedReplica& replica) {
+  const auto found = std::ranges::find_if(result.configurations, [&](const ConsideredConfiguration& each) {
+    return each.tensor_parallel == replica.tensor_parallel && each.pipeline_stages == std::ssize(replica.stages) && each.shards == replica.shards &&
+           each.divides_tokens == replica.divides_tokens && each.recompute == (result.plan()->recompute == Recompute::always);
+  });
+  EXPECT_NE(found, result.configurations.end());
+  return *found;
+}
+
 TEST(ChainsInPlans, AreMadeWhereTheyFillAPipeline) {
   int64_t chained = 0;
   double gained = 0;
@@ -46,6 +55,10 @@ TEST(ChainsInPlans, AreMadeWhereTheyFillAPipeline) {
         chained += row.tokens > replica.token_budget;
         EXPECT_LE(row.tokens, replica.longest_row);
       }
+      // As many microbatches of a pipeline as it needs in flight are a run's limit, too.
+      const ConsideredConfiguration& shape = considered(free, replica);
+      EXPECT_LE(replica.token_budget, std::max(shape.chunk_tokens, least_budget(problem.options)));
+      EXPECT_EQ(replica.longest_row, shape.longest_row);
       EXPECT_GE(replica.token_budget, least_budget(problem.options));
     }
     const testing::Matcher<std::string> tells = testing::HasSubstr("tokens, longer rows as chains of them: ");
@@ -65,6 +78,23 @@ TEST(ChainsInPlans, LeaveReplicasTheRowsThatFit) {
     EXPECT_EQ(replica.token_budget, 512);
     EXPECT_GT(replica.longest_row, 512);
   }
+}
+
+/// 1F1B goes by a number of microbatches in flight, so that a pipeline may hold as many of its longest rows; batch-all makes no chain.
+TEST(ChainsInPlans, AreCountedOnWhereTheOrderAndTheSharingMakeThem) {
+  PlanningProblem problem = few_long_rows(1);
+  const auto longer_rows = [&](const std::vector<PipelineOrder>& orders, const std::vector<Sharing>& sharing) {
+    problem.options.orders = orders;
+    problem.options.sharing = sharing;
+    int64_t longer = 0;
+    for (const ConsideredConfiguration& each : make_plan(problem.model, problem.cluster, problem.jobs, problem.options).configurations) {
+      longer += each.pipeline_stages > 1 && each.longest_row > each.chunk_tokens;
+    }
+    return longer;
+  };
+  EXPECT_GT(longer_rows({PipelineOrder::automatic}, {Sharing::hybrid}), 0);
+  EXPECT_EQ(longer_rows({PipelineOrder::one_f_one_b}, {Sharing::hybrid}), 0);
+  EXPECT_EQ(longer_rows({PipelineOrder::automatic}, {Sharing::batch_all}), 0);
 }
 
 }  // namespace

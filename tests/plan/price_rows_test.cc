@@ -60,5 +60,26 @@ TEST(PriceRows, TakeNoLongerToFindSlicesOfALargeBatchThanToPackIt) {
   RecordProperty("ratio", std::to_string(sliced_s / packed_s));
 }
 
+/// A chain keeps the keys and values of its row and their gradients in f32 beside what its chunks keep.
+TEST(PriceRows, CountTheKeysAndValuesOfChains) {
+  LargeBatch batch(1);
+  batch.rows = {{0, 1024}};
+  const auto kept = [&](int64_t budget, size_t microbatches) {
+    const PricedRows priced = price_rows(batch.replica, batch.rows, {.sharing = Sharing::hybrid, .token_budget = budget, .hybrid_tasks = {{0}}});
+    EXPECT_EQ(priced.works.front().microbatches.size(), microbatches);
+    std::vector<int64_t> bytes(batch.replica.stages.size(), 0);
+    for (const PipelineMicrobatch& each : priced.works.front().microbatches) {
+      for (size_t s = 0; s < bytes.size(); ++s) bytes[s] += each.cost[s].kept_bytes;
+    }
+    return bytes;
+  };
+  const std::vector<int64_t> whole = kept(1024, 1), chain = kept(256, 4);
+  for (size_t s = 0; s < whole.size(); ++s) {
+    const StageShape& stage = batch.replica.stages[s];
+    // TinyLlama: four heads of 64 for keys, as many for values.
+    EXPECT_EQ(chain[s] - whole[s], 1024 * 2 * 256 * (2 + 4) * (stage.last_layer - stage.first_layer)) << s;
+  }
+}
+
 }  // namespace
 }  // namespace cotune

@@ -325,6 +325,10 @@ class RowPricer {
     const size_t jobs_number = prices_.jobs_number(jobs);
     const bool hides = packing_.sharing == Sharing::hybrid && has_clocks(replica_.stages.front());
     std::vector<int64_t>& workspace = workspace_of_.emplace_back();
+    int64_t of_chains = 0;
+    for (const RowPart& part : row_parts(microbatch)) {
+      if (part.length < part.row_length) of_chains += part.length + part.pad;
+    }
     std::map<const PricedStage*, size_t> known;  // stages that cost the same are priced once
     const size_t first_cost = costs.size();
     for (size_t s = 0; s < replica_.stages.size(); ++s) {
@@ -333,7 +337,8 @@ class RowPricer {
       if (is_new) {
         const PricedClockTask alone{&stage, &counts};
         const StageSeconds seconds = gathered(s, hides ? overlapped_seconds(std::span(&alone, 1)) : stage.seconds(counts));
-        costs.push_back({seconds.forward, seconds.backward, stage.kept_bytes(counts)});
+        const int64_t chains = chain_bytes(replica_.model, replica_.stages[s], of_chains, replica_.machine.element_size());
+        costs.push_back({seconds.forward, seconds.backward, stage.kept_bytes(counts) + chains});
         workspace.push_back(stage.workspace_bytes(counts));
       } else {
         costs.push_back(costs[first_cost + found->second]);

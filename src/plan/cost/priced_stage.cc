@@ -167,7 +167,7 @@ double PricedStage::collective(const Term& term, const MicrobatchCounts& counts)
     const auto job = static_cast<size_t>(each.job);
     return job < counts.job_tokens.size() && counts.job_tokens[job] > 0;
   };
-  if (std::ranges::all_of(whole.adapters, has_tokens)) return collective_seconds(model_, stage_, whole, counts.tokens, machine_);
+  if (!stage_.divides_tokens || std::ranges::all_of(whole.adapters, has_tokens)) return collective_seconds(model_, stage_, whole, counts.tokens, machine_);
   Operator present = whole;  // what adapters send along is theirs
   std::erase_if(present.adapters, [&](const AdapterShape& each) { return !has_tokens(each); });
   return collective_seconds(model_, stage_, present, counts.tokens, machine_);

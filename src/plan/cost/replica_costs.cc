@@ -99,24 +99,25 @@ class CandidateBuilder {
   void find_chunk(const std::vector<CandidateStage>& stages, StagePrices& prices, const WeightSharding& sharding,
                   ReplicaCandidate& candidate) const {
     const int64_t limit = group_.device.usable_bytes();
-    const auto most_that_fit = [&](bool is_alone) {
-      // Memory is affine in the tokens of a chunk up to the logits' cap: two points would do, but a search asks less.
-      const int64_t most = limits_.most_chunk_tokens / chunk_step;
-      int64_t fits = 0, fails = most + 1;
-      for (int64_t tried = most; fails - fits > 1; tried = (fits + fails) / 2) {
-        (fullest(stages, prices, sharding, tried * chunk_step, is_alone).memory.total() <= limit ? fits : fails) = tried;
+    // Memory is affine in the tokens of a chunk up to the logits' cap: two points would do, but a search asks less.
+    const auto most_that_fit = [&](int64_t most, const auto& fullest_of) {
+      int64_t fits = 0, fails = most / chunk_step + 1;
+      for (int64_t tried = fails - 1; fails - fits > 1; tried = (fits + fails) / 2) {
+        (fullest_of(tried * chunk_step).memory.total() <= limit ? fits : fails) = tried;
       }
-      return fits;
+      return fits * chunk_step;
     };
-    const int64_t fits = most_that_fit(false);
-    candidate.configuration.chunk_tokens = fits * chunk_step;
-    const Fullest at = fullest(stages, prices, sharding, std::max<int64_t>(1, fits) * chunk_step, false);
+    const auto with_chunks = [&](int64_t tokens) { return fullest(stages, prices, sharding, tokens); };
+    const int64_t chunk = most_that_fit(limits_.most_chunk_tokens, with_chunks);
+    candidate.configuration.chunk_tokens = chunk;
+    const Fullest at = with_chunks(std::max(chunk_step, chunk));
     candidate.memory = candidate.row_memory = at.memory;
-    if (fits > 0 && stages.size() > 1) {
-      candidate.configuration.longest_row = most_that_fit(true) * chunk_step;
-      candidate.row_memory = fullest(stages, prices, sharding, candidate.configuration.longest_row, true).memory;
+    if (chunk > 0) {
+      const auto with_row = [&](int64_t tokens) { return fullest_with_row(stages, prices, sharding, tokens, chunk); };
+      candidate.configuration.longest_row = most_that_fit(std::max(limits_.most_chunk_tokens, limits_.most_row_tokens), with_row);
+      candidate.row_memory = with_row(candidate.configuration.longest_row).memory;
     }
-    if (fits == 0) {
+    if (chunk == 0) {
       candidate.overflow = at.memory.overflow(limit);
       candidate.reason = fmt::format("stage {} of {} needs {:.1f} GiB of {:.1f} for {} tokens; {} overflow by {:.1f}", at.stage + 1,
                                      stages.size(), gib(at.memory.total()), gib(limit), chunk_step, candidate.overflow.term,
@@ -131,20 +132,37 @@ class CandidateBuilder {
     size_t stage = 0;
   };
 
-  /// With chunks of so many tokens in flight, or one alone.
-  Fullest fullest(const std::vector<CandidateStage>& stages, StagePrices& prices, const WeightSharding& sharding,
-                  int64_t tokens, bool is_alone) const {
+  /// With chunks of so many tokens in flight.
+  Fullest fullest(const std::vector<CandidateStage>& stages, StagePrices& prices, const WeightSharding& sharding, int64_t tokens) const {
     const MicrobatchCounts counts = even_microbatch(1, tokens, workload_->shares);
+    return fullest_by(stages, prices, sharding, [&](size_t s, StageMemory& memory) {
+      memory.activations = stages[s].priced->kept_bytes(counts) * static_cast<int64_t>(stages.size() - s);
+      memory.workspace = stages[s].priced->workspace_bytes(counts);
+    });
+  }
+
+  /// With one row of so many tokens, cut into chunks, and nothing else under way.
+  Fullest fullest_with_row(const std::vector<CandidateStage>& stages, StagePrices& prices, const WeightSharding& sharding, int64_t tokens,
+                           int64_t chunk) const {
+    const MicrobatchCounts row = even_microbatch(1, tokens, workload_->shares);
+    const MicrobatchCounts computed = even_microbatch(1, std::min(tokens, chunk), workload_->shares);
+    return fullest_by(stages, prices, sharding, [&](size_t s, StageMemory& memory) {
+      memory.activations = stages[s].priced->kept_bytes(row);
+      if (tokens > chunk) memory.activations += chain_bytes(workload_->model, stages[s].shape, tokens, prices.machine().element_size());
+      memory.workspace = stages[s].priced->workspace_bytes(computed);
+    });
+  }
+
+  /// fill(s, memory) adds what stage s takes beside what is resident.
+  template <typename Fill>
+  Fullest fullest_by(const std::vector<CandidateStage>& stages, StagePrices& prices, const WeightSharding& sharding, const Fill& fill) const {
     Fullest most;
     for (size_t s = 0; s < stages.size(); ++s) {
       // Of the stages between the first and the last the first has most in flight.
       if (s > 1 && s + 1 < stages.size()) continue;
-      const auto in_flight = is_alone ? 1 : static_cast<int64_t>(stages.size() - s);
-      const auto& [shape, priced] = stages[s];
-      StageMemory memory = prices.resident(shape);
-      memory.activations = priced->kept_bytes(counts) * in_flight;
-      memory.workspace = priced->workspace_bytes(counts);
-      memory = with_sharded_weights(memory, workload_->model, shape, sharding, prices.machine());
+      StageMemory memory = prices.resident(stages[s].shape);
+      fill(s, memory);
+      memory = with_sharded_weights(memory, workload_->model, stages[s].shape, sharding, prices.machine());
       if (s == 0 || memory.total() > most.memory.total()) most = {memory, s};
     }
     return most;

@@ -14,7 +14,8 @@
 namespace cotune {
 
 struct ReplicaLimits {
-  int64_t most_chunk_tokens = 16384;  ///< a chunk, or a row, needs no more even where memory would allow it
+  int64_t most_chunk_tokens = 16384;  ///< a chunk needs no more even where memory would allow it
+  int64_t most_row_tokens = 0;        ///< nor does a row, which needs as many as a chunk at least
   int64_t most_devices = 64;          ///< of one replica
   std::vector<int64_t> tensor_degrees;  ///< that are looked at; empty: all
   int64_t pipeline_stages = 0;        ///< the only number of stages that is looked at, wherever replicas of it stand; 0: the usual ones
@@ -28,7 +29,7 @@ struct ReplicaLimits {
 struct ReplicaCandidate {
   Configuration configuration;  ///< chunk_tokens 0: not even the least chunk fits
   StageMemory memory;
-  StageMemory row_memory;       ///< of the fullest stage with the longest row that fits and nothing else under way; as `memory` where no chunk fits
+  StageMemory row_memory;       ///< of the fullest stage with the longest row that fits as its chunks and nothing else under way; as `memory` where no chunk fits
   double chunk_s = 0;           ///< seconds of the slowest stage for such a chunk of one row, forward and backward; 0: it has no price
   Overflow overflow;            ///< of chunk_tokens 0
   std::string reason;           ///< of chunk_tokens 0: which stage and term overflow, in words
@@ -36,7 +37,8 @@ struct ReplicaCandidate {
 
 /// Every <TP, PP> on like devices: TP divides the model (can_be_sharded), PP is at most the layers, and TP·PP is a usual size of
 /// replicas on these nodes (is_usual_size). chunk_tokens is the most that
-/// leaves every stage within the device's usable memory under 1F1B (S − s chunks in flight), longest_row with one alone, in steps of 64 tokens.
+/// leaves every stage within the device's usable memory under 1F1B (S − s chunks in flight), longest_row with one row alone, of such chunks where it is
+/// longer than one, in steps of 64 tokens.
 /// With may_divide_tokens each of TP above 1 is followed by the one whose ranks divide the tokens, too.
 /// Each of them also with its weights sharded over 2, 4, … up to most_shards copies, where these fit most_devices: gathered
 /// over the node's link where all copies are in one node, else over the network.

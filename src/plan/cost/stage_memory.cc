@@ -38,6 +38,11 @@ int64_t frozen_values(const ModelConfig& model, const StageShape& stage) {
 
 }  // namespace
 
+int64_t chain_bytes(const ModelConfig& model, const StageShape& stage, int64_t tokens, int64_t element_size) {
+  const int64_t columns = projection_size(model, Projection::k, stage.tensor_parallel).out;
+  return tokens * 2 * columns * (element_size + accumulation_bytes(element_size)) * (stage.last_layer - stage.first_layer);
+}
+
 int64_t frozen_bytes(const ModelConfig& model, const StageShape& stage, int64_t element_size) {
   return frozen_values(model, stage) * element_size;
 }

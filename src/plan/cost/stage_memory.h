@@ -39,6 +39,10 @@ StageMemory stage_memory(const ModelConfig& model, const StageShape& stage, cons
                          int64_t moment_count, const MicrobatchCounts& counts, int64_t in_flight, int64_t element_size,
                          bool recompute = false, int64_t logit_rows = 1024);
 
+/// What a row that is a chain keeps beside the activations of its chunks, of one rank: keys and values of all its tokens on every layer, and in the
+/// accumulation dtype their gradients, which are there from the backward of its last chunk on.
+int64_t chain_bytes(const ModelConfig& model, const StageShape& stage, int64_t tokens, int64_t element_size);
+
 /// Of the frozen parameters of one rank: weights of StageMemory.
 int64_t frozen_bytes(const ModelConfig& model, const StageShape& stage, int64_t element_size);
 /// The same in the memory of a device of this machine: as DeviceSpec::weights has them, 0 where all ranks share one set.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/error.h"
+
 namespace cotune {
 
 StagePrices::StagePrices(const ModelConfig& model, const std::vector<JobShape>& jobs, const StageMachine& machine, bool has_clocks)
@@ -18,6 +20,7 @@ StagePrices::StagePrices(const ModelConfig& model, const std::vector<JobShape>& 
 }
 
 size_t StagePrices::jobs_number(const std::vector<int32_t>& jobs) {
+  COTUNE_CHECK(places_of_.size() == jobs_.size(), "prices made for {} jobs are asked for {}", places_of_.size(), jobs_.size());
   const auto known = numbers_.find(jobs);
   if (known != numbers_.end()) return known->second;
   std::set<int32_t> places;

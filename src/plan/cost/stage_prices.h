@@ -15,7 +15,7 @@ namespace cotune {
 
 class StagePrices {
  public:
-  /// What is given, and what machine.measured points to, must outlive this. has_clocks: of its stages (PricedStage).
+  /// What is given, and what machine.measured points to, must outlive this; no job comes to `jobs`. has_clocks: of its stages (PricedStage).
   StagePrices(const ModelConfig& model, const std::vector<JobShape>& jobs, const StageMachine& machine, bool has_clocks = true);
 
   const StageMachine& machine() const { return machine_; }
