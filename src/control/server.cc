@@ -240,15 +240,14 @@ class ControlServer::Loop {
 };
 
 ControlServer::ControlServer(std::filesystem::path run, Handler handler, ControlLimits limits)
-    : run_(std::move(run)), loop_(std::make_unique<Loop>(listen_at(run_), std::move(handler), limits)) {
+    : run_(std::move(run)), loop_(std::make_unique<Loop>(listen_at(run_), std::move(handler), limits)), file_(socket_file(run_)) {
   thread_ = std::thread([this] { loop_->run(); });
 }
 
 ControlServer::~ControlServer() {
   loop_->close();
   thread_.join();
-  std::error_code ignored;  // what is left is replaced by the next run
-  std::filesystem::remove(control_socket(run_), ignored);
+  remove_socket(run_, file_);
 }
 
 }  // namespace cotune

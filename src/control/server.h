@@ -37,6 +37,7 @@ class ControlServer {
   class Loop;
   std::filesystem::path run_;
   std::unique_ptr<Loop> loop_;
+  SocketFile file_;
   std::thread thread_;
 };
 

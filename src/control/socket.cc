@@ -75,6 +75,16 @@ Descriptor listen_at(const fs::path& run) {
   throw_cannot(run, "put it there");
 }
 
+SocketFile socket_file(const fs::path& run) {
+  struct stat status {};
+  if (::lstat(control_socket(run).c_str(), &status) != 0) return {};
+  return {.device = status.st_dev, .inode = status.st_ino};
+}
+
+void remove_socket(const fs::path& run, const SocketFile& own) {
+  if (socket_file(run) == own) ::unlink(control_socket(run).c_str());
+}
+
 Descriptor connect_to(const fs::path& run) {
   const fs::path file = control_socket(run);
   if (!fs::is_directory(run)) throw_no_run(run);

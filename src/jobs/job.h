@@ -122,6 +122,9 @@ struct TrainSpec {
   bool operator==(const TrainSpec&) const = default;
 };
 
+/// Whether the checkpoint of the best evaluation is kept: to end with, or to stop at.
+inline bool keeps_best(const TrainSpec& train) { return train.load_best || train.early_stopping_patience > 0; }
+
 /// Where an option was given, for messages.
 struct OptionPlace {
   std::string file;   ///< the jobs file, or the command line's option

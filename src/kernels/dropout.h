@@ -8,12 +8,17 @@
 ///   keep = h ≥ floor(probability · 2^32),   mask = keep / (1 − probability)
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <span>
 
 #include "kernels/matrix.h"
 
 namespace cotune::kernels {
+
+/// A share of below 1 as a probability, which is below 1 too.
+inline float dropout_probability(double share) { return std::min(static_cast<float>(share), std::nextafter(1.0F, 0.0F)); }
 
 struct DropoutSite {
   uint64_t key = 0;

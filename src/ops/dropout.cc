@@ -61,7 +61,7 @@ at::Tensor dropout_masks(const std::vector<DropoutGroup>& groups, const DropoutR
   for (const DropoutGroup& group : groups) {
     keys.push_back(signed_bits(group.site.key));
     counts.push_back(group.rows.count());
-    const auto probability = static_cast<double>(static_cast<float>(group.site.probability));
+    const auto probability = static_cast<double>(kernels::dropout_probability(group.site.probability));
     thresholds.push_back(static_cast<int64_t>(std::floor(probability * 4294967296.0)));
     scales.push_back(1.0 / (1.0 - group.site.probability));
   }
@@ -109,7 +109,7 @@ at::Tensor apply_dropout(const std::vector<DropoutGroup>& groups, const DropoutR
     std::vector<GpuDropoutGroup> sites;
     for (size_t i = 0; i < groups.size(); ++i) {
       const DropoutGroup& group = groups[i];
-      sites.push_back({{group.site.key, static_cast<float>(group.site.probability)}, {group.rows.begin, group.rows.end}, targets[i]});
+      sites.push_back({{group.site.key, kernels::dropout_probability(group.site.probability)}, {group.rows.begin, group.rows.end}, targets[i]});
     }
     gpu->dropout(gpu_type(x.scalar_type()), sites, {example_keys, positions}, x.const_data_ptr(), x.stride(0), x.size(1),
                  y.mutable_data_ptr());
@@ -117,7 +117,7 @@ at::Tensor apply_dropout(const std::vector<DropoutGroup>& groups, const DropoutR
   }
   std::vector<kernels::DropoutGroup> sites;
   for (size_t i = 0; i < groups.size(); ++i) {
-    sites.push_back({{groups[i].site.key, static_cast<float>(groups[i].site.probability), groups[i].site.first_feature}, groups[i].rows, targets[i]});
+    sites.push_back({{groups[i].site.key, kernels::dropout_probability(groups[i].site.probability), groups[i].site.first_feature}, groups[i].rows, targets[i]});
   }
   kernels::dropout_forward(kernel_dtype(x.scalar_type()), sites, {x.size(1), example_keys, positions},
                            x.const_data_ptr(), x.stride(0), y.mutable_data_ptr(), y.stride(0));

@@ -187,7 +187,7 @@ void add_expansions(at::Tensor& y, const std::vector<ExpandGroup>& all, const Ex
   for (size_t i = 0; i < groups.size(); ++i) {
     const ExpandGroup& group = groups[i];
     if (group.dropout) {
-      masks[i] = {group.dropout->key, static_cast<float>(group.dropout->probability), group.dropout->first_feature};
+      masks[i] = {group.dropout->key, kernels::dropout_probability(group.dropout->probability), group.dropout->first_feature};
     }
     packed.push_back({.rows = group.rows,
                       .column_begin = group.column_begin,

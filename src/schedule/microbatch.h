@@ -107,6 +107,9 @@ struct RowPart {
   bool operator==(const RowPart&) const = default;
 };
 
+/// Whether it is the last chunk of its row, or all of it.
+inline bool ends_row(const RowPart& part) { return part.position + part.length == part.row_length; }
+
 /// The row parts of a microbatch, in the order of its tokens.
 std::vector<RowPart> row_parts(const Microbatch& microbatch);
 

@@ -236,6 +236,7 @@ void pad_to_longest(Microbatch& microbatch) {
   int64_t longest = 0;
   for (const RowPart& part : parts) longest = std::max(longest, part.length);
   for (const RowPart& part : parts) {
+    if (!ends_row(part)) continue;  // pads would stand where the row goes on
     microbatch.atoms[static_cast<size_t>(part.last_atom)].segments[static_cast<size_t>(part.last_segment)].pad =
         longest - part.length;
   }

@@ -20,7 +20,7 @@ std::vector<MicrobatchGroup> pack_together(std::span<const std::vector<Atom>> jo
 /// All atoms in one microbatch, whatever the budget.
 Microbatch pack_everything(std::span<const std::vector<Atom>> jobs);
 
-/// Pads every row part to the longest of the microbatch (layout padded).
+/// Pads every row part that ends its row to the longest part of the microbatch (layout padded).
 void pad_to_longest(Microbatch& microbatch);
 
 }  // namespace cotune

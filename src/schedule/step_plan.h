@@ -53,7 +53,7 @@ struct StepPlan {
 /// Where that gives fewer than least_microbatches (and there are units for more), those of several units keep within less than the budget: of
 /// once to twice an even share the least that gives the fewest microbatches which suffice, or else an even share halved until it does.
 /// No further rows become chains by that.
-/// Tokens count with their pads. Layout padded then pads every row part to the longest of its microbatch.
+/// Tokens count with their pads. Layout padded then pads every row part that ends its row to the longest of its microbatch.
 ///
 /// Order: a job's atoms go backward in descending index. A microbatch goes forward just before its backward, except
 /// where it holds later chunks of a chain: the microbatches with the earlier chunks go forward first, and backward in

@@ -35,14 +35,17 @@ std::optional<fs::path> named_folder(const fs::path& job_folder, const char* poi
   return folder;
 }
 
-/// `previous` is a second chance: one that somebody removed is no mistake.
-std::optional<fs::path> previous_checkpoint(const fs::path& job_folder) {
+/// Nothing, too, where somebody removed the folder.
+std::optional<fs::path> named_folder_if_there(const fs::path& job_folder, const char* name) {
   try {
-    return named_folder(job_folder, "previous");
+    return named_folder(job_folder, name);
   } catch (const UserError&) {
     return std::nullopt;
   }
 }
+
+/// A second chance: one that somebody removed is no mistake.
+std::optional<fs::path> previous_checkpoint(const fs::path& job_folder) { return named_folder_if_there(job_folder, "previous"); }
 
 /// Whether the folder is of that step: `step-N`, or `step-N.again` where it was saved again.
 bool is_of_step(const fs::path& folder, int64_t step) {
@@ -53,8 +56,8 @@ bool is_of_step(const fs::path& folder, int64_t step) {
 /// Names of the folders that must not be touched.
 std::set<std::string> named_checkpoints(const fs::path& job_folder) {
   std::set<std::string> names;
-  for (const auto& folder : {latest_checkpoint(job_folder), previous_checkpoint(job_folder), best_checkpoint(job_folder)}) {
-    if (folder) names.insert(folder->filename());
+  for (const char* name : {"latest", "previous", "best"}) {
+    if (const std::optional<fs::path> folder = named_folder_if_there(job_folder, name)) names.insert(folder->filename());
   }
   return names;
 }
@@ -115,7 +118,7 @@ void save_checkpoint(const fs::path& job_folder, const Adapter& adapter, const J
     write_checkpoint(folder, adapter, state, base_model);
     sync_folder(job_folder);
     const std::string name = folder.filename().string() + "\n";
-    const std::optional<fs::path> before = latest_checkpoint(job_folder);
+    const std::optional<fs::path> before = latest_checkpoint_if_there(job_folder);
     if (before && !is_of_step(*before, state.step)) {
       write_file_atomically(job_folder / "previous", before->filename().string() + "\n");
     }
@@ -131,7 +134,7 @@ void save_checkpoint(const fs::path& job_folder, const Adapter& adapter, const J
 }
 
 bool withdraw_latest_checkpoint(const fs::path& job_folder) {
-  const std::optional<fs::path> latest = latest_checkpoint(job_folder), previous = previous_checkpoint(job_folder);
+  const std::optional<fs::path> latest = latest_checkpoint_if_there(job_folder), previous = previous_checkpoint(job_folder);
   if (!previous || latest == previous) return false;
   write_file_atomically(job_folder / "latest", previous->filename().string() + "\n");
   return true;
@@ -142,10 +145,14 @@ bool has_checkpoint(const fs::path& job_folder) {
   return fs::exists(job_folder / "latest", unknown);
 }
 
-void check_checkpoints(const fs::path& job_folder) { named_checkpoints(job_folder); }
+void check_checkpoints(const fs::path& job_folder) {
+  latest_checkpoint(job_folder);
+  best_checkpoint(job_folder);
+}
 
 void remove_leftovers(const fs::path& job_folder) {
   if (!fs::exists(job_folder)) return;
+  check_checkpoints(job_folder);
   remove_unnamed_checkpoints(job_folder);
   std::vector<fs::path> unfinished;
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(job_folder)) {
@@ -156,6 +163,7 @@ void remove_leftovers(const fs::path& job_folder) {
 
 std::optional<fs::path> latest_checkpoint(const fs::path& job_folder) { return named_folder(job_folder, "latest"); }
 std::optional<fs::path> best_checkpoint(const fs::path& job_folder) { return named_folder(job_folder, "best"); }
+std::optional<fs::path> latest_checkpoint_if_there(const fs::path& job_folder) { return named_folder_if_there(job_folder, "latest"); }
 
 std::string way_out_of_damage(const fs::path& job_folder) {
   const std::optional<fs::path> previous = previous_checkpoint(job_folder);

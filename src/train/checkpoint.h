@@ -19,7 +19,7 @@ namespace cotune {
 
 /// Writes a folder of state.step, then moves `latest` to it, and `previous` to what `latest` named where that is of an
 /// earlier step, then removes folders that nothing names. mark_best: `best` names it too. Throws SystemError (disk full) naming the file: the checkpoints before stay as
-/// they were, and the unfinished folder is removed.
+/// they were, and the unfinished folder is removed. A folder that was named and that somebody removed is no mistake here.
 void save_checkpoint(const std::filesystem::path& job_folder, const Adapter& adapter, const JobState& state,
                      const std::string& base_model, bool mark_best);
 
@@ -30,9 +30,11 @@ bool has_checkpoint(const std::filesystem::path& job_folder);
 /// that is not there.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& job_folder);
 std::optional<std::filesystem::path> best_checkpoint(const std::filesystem::path& job_folder);
+/// Nothing, too, where somebody removed the folder: for those who tell of it.
+std::optional<std::filesystem::path> latest_checkpoint_if_there(const std::filesystem::path& job_folder);
 
 /// The newest checkpoint turned out bad: `latest` names the one before it again. Returns false, and changes nothing, where
-/// there is none. Throws as the others do.
+/// there is none.
 bool withdraw_latest_checkpoint(const std::filesystem::path& job_folder);
 
 /// Changes nothing. Throws UserError as latest_checkpoint and best_checkpoint do.

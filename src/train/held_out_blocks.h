@@ -25,7 +25,8 @@ struct HeldOutResult {
   bool emulated = false;        ///< nothing was computed: loss and accuracy are NaN
 
   void add(const JobRound& block) {
-    loss_sum += block.loss_sum;
+    if (block.emulated) loss_sum += block.loss_sum;
+    for (const double row : block.row_loss_sums) loss_sum += row;  // in their order, whatever microbatches and blocks they came in
     labelled_tokens += block.labelled_tokens;
     rows += static_cast<int64_t>(block.row_predicted.size());
     for (const uint8_t is_right : block.row_predicted) right_rows += is_right;

@@ -181,21 +181,24 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
   std::vector<JobRound> rounds;
   std::optional<std::string> trouble;
   const size_t running_before = running_jobs().size();
+  bool one_ended = false;
   for (TrainingJob* job : live) {
     if (job->state().status != JobStatus::running) continue;  // paused for one that took an ended job's place
     try {
       if (job->stops_early() || job->done()) {  // resumed at its end
+        one_ended = true;
         finish_job(*job);
         continue;
       }
       rounds.push_back(job->next_round());
     } catch (const UserError& error) {
+      one_ended = true;
       fail_job(*job, error.what());
     } catch (const MemoryLimitExceeded& error) {
       trouble = error.what();
     }
   }
-  std::erase_if(rounds, [&](const JobRound& round) { return job(round.job).state().status != JobStatus::running; });
+  if (one_ended) return;  // others took the place, for which those above may have made way and come back with other adapters
   if (rounds.empty()) {
     if (trouble) pause_a_job(*trouble);
     return;

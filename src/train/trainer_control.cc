@@ -70,6 +70,7 @@ void Trainer::set_priority(TrainingJob& job, int64_t priority) {
   tell([&](RunObserver& observer) {
     observer.on_notice(fmt::format("priority of job `{}`: {}, before {}", job.spec().name, priority, before));
   });
+  std::erase(paused_, job.index());  // its new place is to be decided on, too
   start_jobs();  // it, or another one, may go before one that runs
 }
 

@@ -123,8 +123,7 @@ void Trainer::evaluate(const std::vector<TrainingJob*>& jobs) {
 }
 
 void Trainer::save_evaluated(TrainingJob& job, bool is_best) {
-  const TrainSpec& train = job.spec().train;
-  const bool mark = is_best && (train.load_best || train.early_stopping_patience > 0);
+  const bool mark = is_best && keeps_best(job.spec().train);
   const bool ends = job.done() || job.stops_early();
   if (job.state().step > 0 && (mark || ends || job.checkpoint_due())) save(job, mark);
 }

@@ -15,7 +15,8 @@ void Trainer::save(TrainingJob& job, bool best) {
   gather_from_ranks(job);
   {
     const RankTask task = task_of("writing the checkpoint", job);
-    job.checkpoint(best);
+    // A job may have to make way between an evaluation and what is saved for it.
+    job.checkpoint(best || (job.state().step > 0 && job.state().best_step == job.state().step && keeps_best(job.spec().train)));
   }
   tell([&](RunObserver& observer) { observer.on_checkpoint(job); });
 }
@@ -81,7 +82,7 @@ void Trainer::close_job(TrainingJob& ended, JobStatus status) {
 
 void Trainer::fail_job(TrainingJob& failed, const std::string& reason) {
   if (failed.is_loaded() && failed.state().step > 0 && !failed.is_saved()) save(failed, false);
-  const std::optional<std::filesystem::path> good = latest_checkpoint(failed.folder());
+  const std::optional<std::filesystem::path> good = latest_checkpoint_if_there(failed.folder());
   failed.state().failure =
       fmt::format("{}; {}", reason, good ? "last good checkpoint: " + good->string() : "it has no checkpoint");
   end_job(failed, JobStatus::failed);
@@ -89,7 +90,7 @@ void Trainer::fail_job(TrainingJob& failed, const std::string& reason) {
 
 void Trainer::fail_with_bad_state(TrainingJob& failed) {
   const bool good = failed.withdraw_bad_checkpoint();
-  const std::optional<std::filesystem::path> newest = latest_checkpoint(failed.folder());
+  const std::optional<std::filesystem::path> newest = latest_checkpoint_if_there(failed.folder());
   const char* what = good ? "last good checkpoint" : "its only checkpoint holds the parameters that gave it";
   failed.state().failure += newest ? fmt::format("; {}: {}", what, newest->string()) : "; it has no checkpoint";
   end_job(failed, JobStatus::failed);

@@ -215,7 +215,10 @@ void Trainer::start_jobs() {
     if (std::exchange(job(index).state().wait_reason, reason) == reason) continue;
     tell([&](RunObserver& observer) { observer.on_job_waiting(job(index)); });
   }
-  for (const auto& [candidate, reason] : failed) fail_job(*candidate, reason);
+  for (const auto& [candidate, reason] : failed) {
+    // The end of one starts others anew, these among them.
+    if (candidate->state().status == JobStatus::waiting) fail_job(*candidate, reason);
+  }
 }
 
 void Trainer::evaluate_started() {

@@ -9,6 +9,7 @@
 namespace cotune {
 
 void Trainer::tell_of_sweep(const std::string& name) {
+  if (options_.before_writing) options_.before_writing();
   tell([&](RunObserver& observer) { observer.on_sweep(sweeps_, name); });
 }
 

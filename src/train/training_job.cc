@@ -55,7 +55,7 @@ void TrainingJob::load() {
   std::unique_ptr<Adapter> adapter = make_adapter(config_, setup_);
   if (has_checkpoint_) {
     const std::optional<fs::path> newest = latest_checkpoint(folder_);
-    COTUNE_CHECK(newest.has_value(), "{}: the checkpoint is gone", folder_.string());
+    if (!newest) throw_user_error("{}: the job's checkpoints are gone: it cannot go on from step {}", folder_.string(), state_.step);
     COTUNE_CHECK(load_checkpoint(*newest, *adapter).step == state_.step, "{}: is not of step {}", newest->string(), state_.step);
   } else if (!spec_.adapter.init_from.empty()) {
     const fs::path folder = find_adapter_folder(spec_.adapter.init_from);

@@ -145,6 +145,14 @@ TEST_F(ControlSocket, ThatAKilledProcessLeftIsReplaced) {
   expect_served(run);
 }
 
+/// A run whose folder was removed or taken over ends later than the next one begins there.
+TEST_F(ControlSocket, OfTheRunThatTookTheFolderOverStaysWhenTheOneBeforeEnds) {
+  auto before = std::make_unique<Answering>(run);
+  Answering server(run);
+  before.reset();
+  expect_served(run);
+}
+
 TEST_F(ControlSocket, WorksInFoldersWhosePathsAreLongerThanItsAddress) {
   fs::path deep = run;
   for (int i = 0; i < 4; ++i) deep /= std::string(60, static_cast<char>('a' + i));

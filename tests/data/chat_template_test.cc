@@ -85,6 +85,17 @@ TEST(ChatTemplate, LearnsFromTheMessageItselfWhereThePromptIsNoPrefix) {
   EXPECT_EQ(learned("mistral_v3", two_turns, tools), "a1</s> /  a2</s>");
 }
 
+/// As with transformers: `datasets` writes null for what a message has not.
+TEST(ChatTemplate, SeesNoKeyOfAMessageWhoseValueIsNull) {
+  const ChatTemplate keys("{% for m in messages %}{{ 'calls' if 'tool_calls' in m else 'no calls' }}, {{ m.content | default('no content') }}; {% endfor %}",
+                          "keys", {});
+  const ordered_json messages = chat(R"([{"role":"user","content":"q","tool_calls":null},{"role":"assistant","content":null,"thinking":null}])");
+  EXPECT_EQ(keys.render(messages, {}).bytes(), "no calls, q; no calls, no content; ");
+  // Llama 3 strips what a message holds: None would become a text.
+  const std::string answer = R"([{"role":"user","content":"q"},{"role":"assistant","content":)";
+  EXPECT_EQ(learned("llama3", answer + "null}]"), learned("llama3", answer + R"(""}])"));
+}
+
 TEST(ChatTemplate, LearnsToolCallsToTheEndOfTheTurn) {
   const std::string calls =
       R"([{"role":"user","content":"q"},{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":{"x":1}}}]},{"role":"tool","content":"r"},{"role":"assistant","content":"done"}])";

@@ -147,6 +147,23 @@ TEST_P(MethodGradients, AreTheSameInEveryLayoutAndPolicy) {
 
 INSTANTIATE_TEST_SUITE_P(Families, MethodGradients, ::testing::ValuesIn(tiny_families));
 
+/// A chunk that the row goes on behind stands beside a longer row: pads would lie where the row's next tokens are.
+TEST(MethodGradients, OfAPaddedRowThatIsCutAreThoseOfTheWholeRow) {
+  const auto backbone = tiny_backbone("llama3", at::kDouble, 2048);
+  const std::vector<RandomJob> long_row{lora_job("long", 1, 3, 0.2, {"all-linear"}, {1200})};
+  const std::vector<RandomJob> with_neighbour{long_row.front(), lora_job("neighbour", 2, 3, 0.0, {"all-linear"}, {400})};
+  const std::vector<RandomJob> of_one_job{lora_job("both", 1, 3, 0.2, {"all-linear"}, {500, 1200})};
+  for (const std::vector<RandomJob>& jobs : {long_row, with_neighbour, of_one_job}) {
+    Company company(backbone, jobs);
+    const GradientRun ragged = company.gradients({.token_budget = 2048});
+    const GradientRun padded = company.gradients({.layout = Layout::padded, .token_budget = 1024});
+    for (size_t job = 0; job < jobs.size(); ++job) {
+      EXPECT_NEAR(padded.losses[job], ragged.losses[job], 1e-10 * ragged.losses[job]);
+      EXPECT_LE(largest_relative_difference(padded.gradients[job], ragged.gradients[job]), 1e-10) << jobs[job].name;
+    }
+  }
+}
+
 TEST(MethodGradients, OfPackedRowsDoNotDependOnTheChunkSize) {  // MX-23
   // One packed row of 256 in chunks of 256, two rows in smaller ones; every border inside a sequence or at its end, or chunks of 16
   // and sequences that share no border.

@@ -172,5 +172,24 @@ TEST(Checkpoint, ThatIsNamedAndMissingIsTheUsersToMend) {
   EXPECT_THROW(latest_checkpoint(job), UserError);
 }
 
+/// Somebody made room while the job trained: it is saved all the same.
+TEST(Checkpoint, IsSavedWhereThoseBeforeWereRemoved) {
+  const Scratch scratch;
+  const fs::path job = scratch.path / "job";
+  save_checkpoint(job, *small_adapter(1), state_at(1, 1), "base", true);
+  save_checkpoint(job, *small_adapter(2), state_at(2, 2), "base", false);
+  fs::remove_all(job / "step-1");
+  fs::remove_all(job / "step-2");
+  EXPECT_THROW(latest_checkpoint(job), UserError);
+  EXPECT_THROW(check_checkpoints(job), UserError);
+  EXPECT_EQ(latest_checkpoint_if_there(job), std::nullopt);
+  EXPECT_THROW(remove_leftovers(job), UserError);
+  save_checkpoint(job, *small_adapter(3), state_at(3, 3), "base", false);
+  EXPECT_EQ(held_by(latest_checkpoint(job).value()).first, 3);
+  fs::remove_all(job);
+  save_checkpoint(job, *small_adapter(4), state_at(4, 4), "base", false);
+  EXPECT_EQ(held_by(latest_checkpoint(job).value()).first, 4);
+}
+
 }  // namespace
 }  // namespace cotune::testing

@@ -206,19 +206,20 @@ TEST(HeldOutBlocks, HoldALongRowAndNothingBehindTheLast) {
 
 TEST(HeldOutResult, IsTheMeanOverAllBlocksAndNoNumberWhereNothingWasComputed) {
   JobRound block;
-  block.loss_sum = 6;
+  block.row_loss_sums = {4, 2};
   block.labelled_tokens = 2;
   block.row_predicted = {1, 0};
   HeldOutResult result;
   EXPECT_EQ(result.loss(), 0);
   EXPECT_EQ(result.accuracy(), 0);
   result.add(block);
-  block.loss_sum = 2;
+  block.row_loss_sums = {1, 1};
   block.row_predicted = {1, 1};
   result.add(block);
   EXPECT_EQ(result.loss(), 2);
   EXPECT_EQ(result.accuracy(), 0.75);
   block.emulated = true;
+  block.row_loss_sums.clear();
   block.loss_sum = std::numeric_limits<double>::quiet_NaN();
   result.add(block);
   EXPECT_TRUE(std::isnan(result.loss()) && std::isnan(result.accuracy()));

@@ -69,5 +69,26 @@ TEST_F(InitialAdapter, ThatIsGoneFailsItsJobAlone) {
   expect_it_failed_alone(*train_from_source(expected), source.string() + ": does not exist");
 }
 
+/// The end of the first starts the others anew, which fail as well: each is told of once.
+TEST_F(InitialAdapter, ThatIsGoneFailsEachOfItsJobsOnce) {
+  class Ends : public RunObserver {
+   public:
+    void on_job_ended(const TrainingJob& job) override { names.push_back(job.spec().name); }
+    std::vector<std::string> names;
+  } ends;
+  std::filesystem::remove_all(source);
+  std::vector<std::unique_ptr<TrainingJob>> jobs;
+  for (const char* name : {"a", "b", "c"}) {
+    JobSpec spec = small_job(name, AdapterMethod::lora, 2, adapter_steps);
+    spec.adapter.init_from = source.string();
+    jobs.push_back(run.job(jobs.size(), spec));
+  }
+  TrainerOptions options;
+  options.device = test_compute_device();
+  options.observers = {&ends};
+  Trainer(run.backbone, std::move(jobs), std::move(options)).run();
+  EXPECT_THAT(ends.names, ::testing::UnorderedElementsAre("a", "b", "c"));
+}
+
 }  // namespace
 }  // namespace cotune::testing

@@ -1,5 +1,7 @@
 #include "cli/inputs/model_text.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/file.h"
 #include "formats/gguf.h"
@@ -59,6 +61,22 @@ std::optional<int32_t> eos_of(const ModelFiles& files, const Tokenizer& tokenize
   return std::nullopt;
 }
 
+/// The special token that ends an answer as the template has it, and as it is learned from chats: not always one of those that the model's files
+/// name (base models with a chat template). Nothing where the template has none, or refuses so plain a chat.
+std::optional<int32_t> closing_token(const ChatTemplate& chat_template, const TextEncoder& encoder) {
+  const nlohmann::ordered_json chat = {{{"role", "user"}, {"content", "."}}, {{"role", "assistant"}, {"content", "."}}};
+  try {
+    const TrainingText text = chat_template.for_training(chat, nullptr, encoder);
+    if (text.learned.empty()) return std::nullopt;
+    const ByteRange& answer = text.learned.back();
+    const std::string_view learned = std::string_view(text.text.bytes()).substr(answer.begin, answer.end - answer.begin);
+    const std::vector<SpecialMatch> special = encoder.find_special(learned);
+    if (!special.empty() && special.back().end == learned.size()) return special.back().id;
+  } catch (const UserError&) {
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 ModelText::ModelText(const ModelFiles& files)
@@ -79,6 +97,8 @@ ModelText::ModelText(const ModelFiles& files)
                                                     source.tool_use_template);
   }
   if (end_of_turn_ids_.empty() && eos) end_of_turn_ids_.push_back(*eos);
+  const std::optional<int32_t> closing = chat_template_ != nullptr ? closing_token(*chat_template_, *encoder_) : std::nullopt;
+  if (closing && std::ranges::count(end_of_turn_ids_, *closing) == 0) end_of_turn_ids_.push_back(*closing);
 }
 
 const Tokenizer& ModelText::tokenizer() const {

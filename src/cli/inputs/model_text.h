@@ -27,7 +27,7 @@ class ModelText {
   const ChatTemplate* chat_template() const { return chat_template_.get(); }
   /// A template from a user's file, with the model's special tokens.
   std::unique_ptr<ChatTemplate> make_template(const std::filesystem::path& file) const;
-  /// Tokens at which an answer ends.
+  /// Tokens at which an answer ends: those that the model's files name, and the one that closes an answer in its chat template.
   const std::vector<int32_t>& end_of_turn_ids() const { return end_of_turn_ids_; }
 
  private:

@@ -42,7 +42,7 @@ void leave_as_they_were(const std::vector<std::unique_ptr<TrainingJob>>& jobs, c
   sweeps.judge(jobs);
   const auto is_left_to_do = [&](const std::unique_ptr<TrainingJob>& job) {
     const std::string& name = job->spec().name;
-    return !changes.paused.contains(name) && !changes.cancelled.contains(name) && !job->done() && !job->stops_early() && !sweeps.waits(*job);
+    return !changes.paused.contains(name) && !changes.cancelled.contains(name) && !job->is_at_its_end() && !sweeps.waits(*job);
   };
   if (!stays && std::none_of(jobs.begin(), jobs.end(), is_left_to_do)) changes.paused.clear();
   for (const auto& job : jobs) {

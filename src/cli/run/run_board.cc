@@ -16,7 +16,7 @@ constexpr size_t most_events = 32;  // as many as stand below a table
 
 /// Which checkpoint is the newest changes with these alone.
 std::string newest_checkpoint(const TrainingJob& job) {
-  const std::optional<std::filesystem::path> newest = latest_checkpoint(job.folder());
+  const std::optional<std::filesystem::path> newest = latest_checkpoint_if_there(job.folder());
   return newest ? newest->string() : "";
 }
 

@@ -19,19 +19,25 @@ bool is_plain_role(const ordered_json& value) {
   return !role.empty() && std::all_of(role.begin(), role.end(), [](char c) { return (c >= 'a' && c <= 'z') || c == '_'; });
 }
 
+/// Of a key whose value is not null; else null.
+const ordered_json* find_value(const ordered_json& message, const char* key) {
+  const auto found = message.find(key);
+  return found != message.end() && !found->is_null() ? &*found : nullptr;
+}
+
 jinja::Value message_value(const ordered_json& message, size_t index) {
   const auto origin = static_cast<jinja::Origin>(index) + 1;
   // transformers offers a message's reasoning under these names, whichever of them it came by.
   const ordered_json* reasoning = nullptr;
   for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
-    if (!reasoning && message.contains(name) && !message[name].is_null()) reasoning = &message[name];
+    if (!reasoning) reasoning = find_value(message, name);
   }
   std::vector<std::pair<jinja::Text, jinja::Value>> entries;
-  if (reasoning && !message.contains("thinking")) {
+  if (reasoning && find_value(message, "thinking") == nullptr) {
     entries.emplace_back(jinja::Text("thinking"), jinja::from_json(*reasoning, origin));
   }
   for (const auto& [key, value] : message.items()) {
-    if (reasoning && key == "reasoning_content") continue;
+    if (value.is_null() || (reasoning && key == "reasoning_content")) continue;  // transformers gives templates no key whose value is null
     const bool trusted = key == "role" && is_plain_role(value);
     entries.emplace_back(jinja::Text(key, origin), jinja::from_json(value, trusted ? jinja::template_origin : origin));
   }

@@ -143,7 +143,7 @@ Value convert(const nlohmann::ordered_json& json, Origin origin, int level) {
       return json.get<int64_t>();
     case nlohmann::json::value_t::number_unsigned: {
       const auto number = json.get<uint64_t>();
-      if (number > static_cast<uint64_t>(INT64_MAX)) return static_cast<double>(number);
+      if (number > static_cast<uint64_t>(INT64_MAX)) throw_user_error("found the integer {}; accepted: at most {}", number, INT64_MAX);
       return static_cast<int64_t>(number);
     }
     case nlohmann::json::value_t::number_float:

@@ -60,11 +60,8 @@ Templates templates_of(const Json& document, const fs::path& path) {
       }
     }
   }
-  if (templates.contains(default_template)) return templates;
-  throw_user_error(
-      "{}: chat_template: accepted: a string, or a list of objects with 'name' and 'template', one named "
-      "default",
-      path.string());
+  if (!templates.empty()) return templates;
+  throw_user_error("{}: chat_template: accepted: a string, or a list of objects with 'name' and 'template'", path.string());
 }
 
 /// chat_template.jinja, and the files of additional_chat_templates by their names.
