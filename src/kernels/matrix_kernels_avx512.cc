@@ -2,20 +2,17 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12 on its own immintrin.h (GCC bug 105593)
 #include <immintrin.h>
 
-#include <array>
 #include <cstring>
-#include <utility>
 
 #include "kernels/matrix_kernels.h"
 
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq")
 
 #include "kernels/matrix_rounding_f32.h"
+#include "kernels/matrix_rows_avx512.h"
 
 namespace cotune::kernels {
 namespace {
-
-constexpr int tile_rows = 12;
 
 template <int height>
 inline __attribute__((always_inline)) void add_one(__m512 (&low)[height], __m512 (&high)[height],
@@ -30,66 +27,30 @@ inline __attribute__((always_inline)) void add_one(__m512 (&low)[height], __m512
   }
 }
 
-/// sums[row] += a[row, 0..k) · b; a by rows of `stride` bytes, b a panel.
-template <int height>
-inline __attribute__((always_inline)) void add_products(__m512 (&low)[height], __m512 (&high)[height],
-                                                        const char* a, int64_t stride, const char* b,
-                                                        int64_t k, Ahead ahead) {
-  int64_t i = 0;
-  for (; i + 4 <= k; i += 4, a += 16, b += 512) {
-    ahead.bring();
-    add_one<height>(low, high, a, stride, b);
-    add_one<height>(low, high, a + 4, stride, b + 128);
-    add_one<height>(low, high, a + 8, stride, b + 256);
-    add_one<height>(low, high, a + 12, stride, b + 384);
+struct F32Rows {
+  const Strip& strip;
+
+  static int64_t steps(int64_t k) { return k / 4; }
+
+  template <int height>
+  static inline __attribute__((always_inline)) void add_products(__m512 (&low)[height], __m512 (&high)[height],
+                                                                 const char* a, int64_t stride, const char* b,
+                                                                 int64_t k, Ahead ahead) {
+    int64_t i = 0;
+    for (; i + 4 <= k; i += 4, a += 16, b += 512) {
+      ahead.bring();
+      add_one<height>(low, high, a, stride, b);
+      add_one<height>(low, high, a + 4, stride, b + 128);
+      add_one<height>(low, high, a + 8, stride, b + 256);
+      add_one<height>(low, high, a + 12, stride, b + 384);
+    }
+    for (; i < k; ++i, a += 4, b += 128) add_one<height>(low, high, a, stride, b);
   }
-  for (; i < k; ++i, a += 4, b += 128) add_one<height>(low, high, a, stride, b);
-}
-
-template <int height>
-void multiply_rows(const Strip& strip) {
-  const Tile& tile = strip.tiles[0];
-  for (int64_t p = 0; p < strip.panel_count; ++p) {
-    __m512 low[height], high[height];
-    float* partial = strip.partial + p * (2 * tile_rows * 32);
-#pragma GCC unroll 12
-    for (int row = 0; row < height; ++row) {
-      low[row] = strip.first ? _mm512_setzero_ps() : _mm512_load_ps(partial + row * 32);
-      high[row] = strip.first ? _mm512_setzero_ps() : _mm512_load_ps(partial + row * 32 + 16);
-    }
-    add_products<height>(low, high, tile.a, strip.a_stride, strip.b + p * strip.panel_bytes, strip.k, strip.ahead_of(p, strip.k / 4));
-    if (!strip.last) {
-#pragma GCC unroll 12
-      for (int row = 0; row < height; ++row) {
-        _mm512_store_ps(partial + row * 32, low[row]);
-        _mm512_store_ps(partial + row * 32 + 16, high[row]);
-      }
-      continue;
-    }
-    for (int i = 0; i < tile.term_count; ++i) {
-      const TileTerm& term = tile.terms[i];
-      const int64_t panel = strip.first_panel + p - term.panel_begin;
-      if (panel < 0 || panel >= term.panel_end - term.panel_begin) continue;
-      const char* factor = term.panels + panel * term.panel_bytes;
-      add_products<height>(low, high, term.s, term.s_stride, factor, term.k, {factor, 0});
-    }
-#pragma GCC unroll 12
-    for (int row = 0; row < height; ++row) {
-      write_half_row(strip, tile, p * 32, row, low[row]);
-      write_half_row(strip, tile, p * 32 + 16, row, high[row]);
-    }
+  inline __attribute__((always_inline)) void write_row(const Tile& tile, int64_t p, int row, __m512 low, __m512 high) const {
+    write_half_row(strip, tile, p * 32, row, low);
+    write_half_row(strip, tile, p * 32 + 16, row, high);
   }
-}
-
-template <int... heights>
-constexpr auto by_height(std::integer_sequence<int, heights...>) {
-  return std::array<void (*)(const Strip&), sizeof...(heights)>{multiply_rows<heights + 1>...};
-}
-
-void multiply(const Strip& strip) {
-  static constexpr auto table = by_height(std::make_integer_sequence<int, tile_rows>());
-  table[static_cast<size_t>(strip.tiles[0].height - 1)](strip);
-}
+};
 
 void pack_right(const char* right, int64_t stride_bytes, int64_t rows, int64_t padded_rows, int64_t columns,
                 char* panels) {
@@ -118,8 +79,6 @@ void transpose_left(const char* left, int64_t stride_bytes, int64_t rows, int64_
   }
 }
 
-void nothing() {}
-
 }  // namespace
 
 const MatrixKernels avx512_kernels = {.tile_rows = tile_rows,
@@ -131,7 +90,7 @@ const MatrixKernels avx512_kernels = {.tile_rows = tile_rows,
                                       .convert_left = nullptr,
                                       .begin = nothing,
                                       .end = nothing,
-                                      .multiply = multiply,
+                                      .multiply = multiply_strip<F32Rows>,
                                       .pack_right = pack_right,
                                       .transpose_left = transpose_left};
 
