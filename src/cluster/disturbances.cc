@@ -8,6 +8,8 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "plan/deployment/placement.h"
+#include "plan/plan_totals.h"
 
 namespace cotune {
 namespace {
@@ -48,6 +50,14 @@ Place place_of(const Plan& plan, int64_t rank) {
   }
   place.stage = static_cast<size_t>(rank);
   return place;
+}
+
+/// The node's where both stand in one.
+LinkSpec link_between(const PlannedStage& a, const PlannedStage& b, const ClusterSpec& cluster) {
+  const PlannedDevice& first = a.devices.front();
+  const auto is_elsewhere = [&](const PlannedDevice& device) { return device.nodes != first.nodes || device.node != first.node; };
+  if (std::ranges::any_of(a.devices, is_elsewhere) || std::ranges::any_of(b.devices, is_elsewhere)) return cluster.network;
+  return nodes_called(cluster, first.nodes).link;
 }
 
 void check_rank(const char* option, int64_t rank, const Plan& plan) {
@@ -106,12 +116,17 @@ PipelineCluster Disturbances::slowed(const PipelineCluster& cluster, int64_t fir
   return result;
 }
 
-double Disturbances::exchange_factor(const Plan& plan) const {
-  double factor = 1;
+LinkSpec Disturbances::exchange_link(const Plan& plan, const ClusterSpec& cluster) const {
+  LinkSpec slowest = cotune::exchange_link(plan, cluster);
   for (const SlowLink& each : links) {
-    if (place_of(plan, each.a).replica != place_of(plan, each.b).replica) factor = std::max(factor, each.factor);
+    const Place a = place_of(plan, each.a), b = place_of(plan, each.b);
+    if (a.replica == b.replica) continue;
+    const PlannedStage &first = plan.replicas[a.replica].stages[a.stage], &second = plan.replicas[b.replica].stages[b.stage];
+    const LinkSpec slow = link_between(first, second, cluster).slowed_by(each.factor);
+    slowest.latency = std::max(slowest.latency, slow.latency);
+    slowest.bandwidth = std::min(slowest.bandwidth, slow.bandwidth);
   }
-  return factor;
+  return slowest;
 }
 
 Slowdown parse_slowdown(const std::string& text) {

@@ -10,7 +10,7 @@
 namespace cotune {
 namespace {
 
-/// Independent draws of one job.
+/// Independent draws of one job: uniforms of its key, but for the normal duration, which takes two, of a key of its own.
 enum Draw : uint64_t { gap, duration, tokens, rows, rank, tenant, priority, has_deadline, slack, stops, stop_share };
 
 int32_t draw_tenant(double position, int64_t tenants) {
@@ -49,7 +49,7 @@ Trace philly_trace(const PhillyTrace& settings) {
     TraceJob job;
     job.name = fmt::format("job{}", index);
     job.arrival_s = 60 * minute;
-    job.duration_s = 60 * std::exp(mu + sigma * normal(key, duration));
+    job.duration_s = 60 * std::exp(mu + sigma * normal(mix_key(key, duration), 0));
     job.tenant = draw_tenant(uniform(key, tenant), settings.tenants);
     job.priority = draw_priority(uniform(key, priority), settings.priorities);
     if (uniform(key, has_deadline) < settings.deadline_share) {

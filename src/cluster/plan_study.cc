@@ -101,8 +101,9 @@ PlanStudy study_plan(const Plan& plan, const ModelConfig& model, const ClusterSp
                                         : last_backwards(replica.runs.back().run, replica.simulated_s));
     for (const StepRow& row : plan.replicas[r].rows) study.tokens += row.tokens;
   }
-  const double exchange_s = exchange_seconds(plan, model, cluster, jobs), factor = slow.exchange_factor(plan);
-  study.exchange_s = factor * exchange_s;
+  const double exchange_s = exchange_seconds(plan, model, jobs, exchange_link(plan, cluster));
+  const LinkSpec slowest = slow.exchange_link(plan, cluster);
+  study.exchange_s = exchange_seconds(plan, model, jobs, slowest);
   study.planned_step_s = planned_s + exchange_s;
   study.step_s = simulated_s + study.exchange_s;
   for (StudiedReplica& replica : study.replicas) {
@@ -111,7 +112,7 @@ PlanStudy study_plan(const Plan& plan, const ModelConfig& model, const ClusterSp
     replica.idle = 1 - busy_s / (study.step_s * static_cast<double>(replica.stages.size()));
   }
   if (plan.replicas.size() > 1) {
-    study.hidden = hide_exchange(plan, model, jobs, exchange_link(plan, cluster).slowed_by(factor), last);
+    study.hidden = hide_exchange(plan, model, jobs, slowest, last);
   }
   return study;
 }

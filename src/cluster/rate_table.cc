@@ -95,6 +95,7 @@ RateTable RateTable::make(RoundRates& source, const InstanceMemory& memory, cons
   RateTable table;
   table.kinds_ = kinds;
   table.padded_ = memory.padded;
+  table.most_jobs_ = settings.most_jobs;
   const auto count = static_cast<int32_t>(kinds.size());
   for (int32_t kind = 0; kind < count; ++kind) {
     // A kind that fits nowhere is never asked for.
@@ -207,7 +208,7 @@ std::string RateTable::describe() const {
 }
 
 nlohmann::json RateTable::to_json(const std::string& instance) const {
-  nlohmann::json json{{"cotune_rates", 1}, {"instance", instance}, {"padded", padded_}, {"alone_s", alone_s_},
+  nlohmann::json json{{"cotune_rates", 1}, {"instance", instance}, {"most_jobs", most_jobs_}, {"padded", padded_}, {"alone_s", alone_s_},
                       {"pairs_s", pairs_s_}, {"mean_error", mean_error_}, {"worst_error", worst_error_}};
   json["kinds"] = nlohmann::json::array();
   for (const JobKind& kind : kinds_) json["kinds"].push_back(kind.name());
@@ -219,7 +220,7 @@ nlohmann::json RateTable::to_json(const std::string& instance) const {
 }
 
 RateTable RateTable::from_json(const nlohmann::json& json, const std::string& file_name, const std::string& instance,
-                               const std::vector<JobKind>& kinds) {
+                               const std::vector<JobKind>& kinds, int64_t most_jobs) {
   check_field(json.is_object() && json.contains("cotune_rates") && json.at("cotune_rates") == 1, file_name, "cotune_rates",
               "1: a rate table of cotune simulate");
   const auto at = [&](const nlohmann::json& object, const char* field) -> const nlohmann::json& {
@@ -229,6 +230,10 @@ RateTable RateTable::from_json(const nlohmann::json& json, const std::string& fi
   const nlohmann::json& made_for = at(json, "instance");
   check_field(made_for.is_string() && made_for.get<std::string>() == instance, file_name, "instance",
               fmt::format("`{}`, got {}", instance, made_for.dump()));
+  const nlohmann::json& most = at(json, "most_jobs");
+  const int64_t made_from = most.is_number_integer() ? most.get<int64_t>() : -1;
+  check_field(made_from == 0 || (most_jobs > 0 && made_from >= most_jobs), file_name, "most_jobs",
+              fmt::format("{}, got {}", most_jobs > 0 ? fmt::format("0 or {} and more", most_jobs) : "0: mixes of as many jobs as fit", most.dump()));
   const nlohmann::json& names = at(json, "kinds");
   check_field(names.is_array(), file_name, "kinds", "a list of names");
   const size_t stored = names.size();
@@ -240,6 +245,7 @@ RateTable RateTable::from_json(const nlohmann::json& json, const std::string& fi
   }
   RateTable table;
   table.kinds_ = kinds;
+  table.most_jobs_ = made_from;
   table.padded_ = at(json, "padded").is_boolean() && json.at("padded").get<bool>();
   const std::vector<double> alone = positive_numbers(at(json, "alone_s"), stored, file_name, "alone_s");
   for (const size_t each : place) table.alone_s_.push_back(alone[each]);
@@ -274,14 +280,14 @@ RateTable RateTable::from_json(const nlohmann::json& json, const std::string& fi
   return table;
 }
 
-RateTable RateTable::read(const std::filesystem::path& path, const std::string& instance, const std::vector<JobKind>& kinds) {
+RateTable RateTable::read(const std::filesystem::path& path, const std::string& instance, const std::vector<JobKind>& kinds, int64_t most_jobs) {
   nlohmann::json json;
   try {
     json = nlohmann::json::parse(read_file(path));
   } catch (const nlohmann::json::exception& error) {
     throw_user_error("{}: is no JSON: {}", path.string(), error.what());
   }
-  return from_json(json, path.string(), instance, kinds);
+  return from_json(json, path.string(), instance, kinds, most_jobs);
 }
 
 }  // namespace cotune

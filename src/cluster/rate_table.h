@@ -40,12 +40,12 @@ class RateTable : public RoundRates, public RoundPredictor {
   double mean_error() const { return mean_error_; }    ///< relative, absolute values
   double worst_error() const { return worst_error_; }
 
-  /// The file: {"cotune_rates": 1, "instance": TEXT, "kinds": […], "alone_s": […], "pairs_s": [[…]], "fits": […]}.
-  /// `instance` says what it was made for; reading refuses another, and kinds that it lacks.
+  /// The file: {"cotune_rates": 1, "instance": TEXT, "most_jobs": N, "kinds": […], "alone_s": […], "pairs_s": [[…]], "fits": […]}.
+  /// `instance` says what it was made for; reading refuses another, kinds that it lacks, and mixes of more jobs than it was made from.
   nlohmann::json to_json(const std::string& instance) const;
   static RateTable from_json(const nlohmann::json& json, const std::string& file_name, const std::string& instance,
-                             const std::vector<JobKind>& kinds);
-  static RateTable read(const std::filesystem::path& path, const std::string& instance, const std::vector<JobKind>& kinds);
+                             const std::vector<JobKind>& kinds, int64_t most_jobs);
+  static RateTable read(const std::filesystem::path& path, const std::string& instance, const std::vector<JobKind>& kinds, int64_t most_jobs);
 
  private:
   struct Fit {
@@ -59,6 +59,7 @@ class RateTable : public RoundRates, public RoundPredictor {
 
   std::vector<JobKind> kinds_;
   bool padded_ = false;
+  int64_t most_jobs_ = 0;  // of a mix; 0: as many as fit
   std::vector<double> alone_s_;
   std::vector<std::vector<double>> pairs_s_;  // [i][j], i >= j; empty: a mix has one job at most
   std::map<int64_t, Fit> fits_;               // by the longest row where rows are padded, else under 0

@@ -66,12 +66,14 @@ class MixProblems {
   MixProblem make(const JobMix& mix) const {
     const std::vector<JobShape> jobs = shapes_of(mix);
     MixProblem problem{.moving = settings_.costs};
-    for (ReplicaCandidate& each : replica_candidates(model_, jobs, cluster_, group_, settings_.dtype)) {
-      problem.configurations.push_back(std::move(each.configuration));
-    }
     const std::vector<StepRow> rows = typical_step(jobs);
     int64_t longest = 0;
     for (const StepRow& row : rows) longest = std::max(longest, row.tokens);
+    ReplicaLimits limits;
+    limits.most_chunk_tokens = std::max(limits.most_chunk_tokens, whole_chunk_steps(longest));
+    for (ReplicaCandidate& each : replica_candidates(model_, jobs, cluster_, group_, settings_.dtype, limits)) {
+      problem.configurations.push_back(std::move(each.configuration));
+    }
     problem.fits = std::any_of(problem.configurations.begin(), problem.configurations.end(),
                                [&](const Configuration& each) { return each.reach() >= longest; });
     if (!problem.fits) return problem;
@@ -116,8 +118,8 @@ class ReplanSimulator {
     for (size_t j = 0; j < trace.jobs.size(); ++j) {
       const TraceJob& job = trace.jobs[j];
       const double alone_s = dedicated_round_s[static_cast<size_t>(job.kind)];
+      if (!problems.of(JobMix({job.kind})).fits) continue;  // it is refused
       if (alone_s == never) {
-        if (!problems.of(JobMix({job.kind})).fits) continue;  // it is refused
         throw_user_error("--instance: a job of kind {} does not fit on one alone, and durations of the trace are counted by steps there; give a larger one",
                          trace.kinds[static_cast<size_t>(job.kind)].name());
       }
@@ -186,10 +188,10 @@ class ReplanSimulator {
       const size_t job = queue_.front();
       JobMix joint = mix_;
       joint.add(trace_.jobs[job].kind);
-      const bool fits = problems_.of(joint).fits;
-      if (!fits && !mix_.empty()) return any;
+      const bool is_refused = result_.jobs[job].steps == 0;
+      if (!is_refused && !problems_.of(joint).fits) return any;
       queue_.pop_front();
-      if (!fits) continue;  // refused
+      if (is_refused) continue;
       mix_ = std::move(joint);
       live_.push_back({job, static_cast<double>(result_.jobs[job].steps)});
       result_.jobs[job].started_s = now_;

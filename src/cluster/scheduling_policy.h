@@ -1,8 +1,8 @@
 /// Which job runs next, and where (MX-43, ML-22): one interface, one file per policy in policies/.
 ///
 /// The simulator (simulate_trace.h) keeps the queue, asks the policy for an order, and starts whatever fits, in that order;
-/// a job that does not fit lets later ones pass (backfill). So every policy is work conserving, and none can break memory
-/// limits. Among jobs of one kind the order of the policy is kept exactly.
+/// a job that does not fit lets later ones pass (backfill), unless it has waited beyond the policy's patience. None can break memory
+/// limits. Among jobs of one kind without deadlines the order of the policy is kept exactly.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/never.h"
 #include "cluster/job_kind.h"
 
 namespace cotune {
@@ -59,6 +60,9 @@ class SchedulingPolicy {
   /// agree with the order above: who comes later may push out no more.
   virtual bool is_preemptive() const { return false; }
   virtual bool preempts(const Contender& waiting, const Contender& running) const;
+
+  /// How long a job waits before the simulator holds an instance for it, which nobody else then joins; infinite: for ever.
+  virtual double patience_s() const { return never; }
 
   /// Policies that choose job and place together say what each placement is worth; the highest goes first. The others place
   /// the first job of their order where the fewest jobs are.

@@ -63,10 +63,18 @@ void TraceSimulator::advance(Instance& instance) {
     instance.rounds += seconds / instance.round_s;
     const double in_window = window_is_open_ ? seconds : std::clamp(result_.window_s - instance.until_s, 0.0, seconds);
     const auto count = static_cast<double>(instance.jobs.size());
-    result_.window_tokens += instance.tokens_of_round * in_window / instance.round_s;
     result_.window_busy_s += in_window;
     result_.window_running_s += in_window * count;
-    for (const int64_t job : instance.jobs) tenant_of(job).service_s += seconds / count;
+    for (const int64_t each : instance.jobs) {
+      tenant_of(each).service_s += seconds / count;
+      Job& job = jobs_[static_cast<size_t>(each)];
+      const double restarting = std::min(job.restart_s, seconds);
+      job.restart_s -= restarting;
+      job.from_rounds += restarting / instance.round_s;
+      outcome_of(job).restarting_s += restarting;
+      const double training_in_window = in_window - std::min(restarting, in_window);
+      result_.window_tokens += static_cast<double>(trace_.kinds[static_cast<size_t>(job.facts.kind)].step_tokens()) * training_in_window / instance.round_s;
+    }
   }
   instance.until_s = now_;
 }
@@ -75,13 +83,17 @@ double TraceSimulator::rounds_left(const Job& job) const {
   const auto steps = static_cast<double>(result_.jobs[static_cast<size_t>(job.facts.job)].steps);
   double passed = 0;
   if (job.instance >= 0) passed = instances_[static_cast<size_t>(job.instance)].rounds - job.from_rounds;
-  return steps - job.done + job.restart - passed;
+  return steps - job.done - passed;
+}
+
+double TraceSimulator::seconds_left(const Instance& instance, const Job& job) const {
+  return job.restart_s + std::max(0.0, rounds_left(job)) * instance.round_s;
 }
 
 JobFacts TraceSimulator::facts_now(const Job& job) const {
   JobFacts facts = job.facts;
   const auto hidden = static_cast<double>(job.planned - result_.jobs[static_cast<size_t>(job.facts.job)].steps);
-  facts.remaining_s = std::max(0.0, rounds_left(job) + hidden) * job.alone_s;
+  facts.remaining_s = job.restart_s + std::max(0.0, rounds_left(job) + hidden) * job.alone_s;
   return facts;
 }
 
@@ -108,10 +120,15 @@ void TraceSimulator::wait(Job& job) {
   waiting_.add(group_of(job), place_of(job));
 }
 
+void TraceSimulator::stop_waiting(const Job& job) {
+  waiting_.remove(group_of(job), place_of(job));
+  if (held_for_ == job.facts.job) held_for_ = -1;
+}
+
 void TraceSimulator::start(Job& job, size_t index) {
   Instance& instance = instances_[index];
   advance(instance);
-  waiting_.remove(group_of(job), place_of(job));
+  stop_waiting(job);
   instance.mix.add(job.facts.kind);
   instance.jobs.push_back(job.facts.job);
   instance.dedicated = job.dedicated;
@@ -121,7 +138,6 @@ void TraceSimulator::start(Job& job, size_t index) {
   tenant_of(job.facts.job).running_jobs += 1;
   JobOutcome& outcome = outcome_of(job);
   outcome.started_s = std::min(outcome.started_s, now_);
-  outcome.restart_rounds += job.restart;
   change(instance);
   record(TraceEventKind::start, job.facts.job, job.instance);
 }
@@ -143,15 +159,13 @@ void TraceSimulator::preempt(Job& job) {
   advance(instance);
   take_off(job);
   JobOutcome& outcome = outcome_of(job);
-  const double passed = instance.rounds - job.from_rounds;
-  const double made = std::max(0.0, passed - job.restart);
+  const double made = instance.rounds - job.from_rounds;
   // A moment before the end of a step is its end.
   const double kept = std::min(std::floor(made + 1e-6), static_cast<double>(outcome.steps) - job.done);
   outcome.lost_steps += made - kept;
-  outcome.restart_rounds -= std::max(0.0, job.restart - passed);  // what it did not come to
   outcome.preemptions += 1;
   job.done += kept;
-  job.restart = options_.restart_s / job.alone_s;
+  job.restart_s = options_.restart_s;
   record(TraceEventKind::preempt, job.facts.job, job.instance);
   job.instance = -1;
   wait(job);
@@ -161,12 +175,12 @@ void TraceSimulator::finish_jobs(size_t index) {
   Instance& instance = instances_[index];
   advance(instance);
   std::vector<int64_t> through;
-  const auto tolerance = 1e-9 * std::max(1.0, instance.rounds);
+  const double tolerance = 1e-9 * std::max(1.0, instance.rounds) * instance.round_s;
   double least = never;
-  for (const int64_t job : instance.jobs) least = std::min(least, rounds_left(jobs_[static_cast<size_t>(job)]));
+  for (const int64_t job : instance.jobs) least = std::min(least, seconds_left(instance, jobs_[static_cast<size_t>(job)]));
   // The one with the least left is through by now, whatever rounding says.
   for (const int64_t job : instance.jobs) {
-    if (rounds_left(jobs_[static_cast<size_t>(job)]) <= std::max(least, 0.0) + tolerance) through.push_back(job);
+    if (seconds_left(instance, jobs_[static_cast<size_t>(job)]) <= least + tolerance) through.push_back(job);
   }
   for (const int64_t each : through) {
     Job& job = jobs_[static_cast<size_t>(each)];
@@ -194,7 +208,6 @@ void TraceSimulator::refresh() {
     instance.changed = false;
     instance.until_s = now_;
     instance.next_finish_s = never;
-    instance.tokens_of_round = 0;
     if (instance.mix.empty()) continue;
     result_.rate_changes += 1;
     instance.round_s = round_seconds(instance.mix);
@@ -202,10 +215,9 @@ void TraceSimulator::refresh() {
     double least = never;
     for (const int64_t each : instance.jobs) {
       const Job& job = jobs_[static_cast<size_t>(each)];
-      least = std::min(least, rounds_left(job));
-      instance.tokens_of_round += static_cast<double>(trace_.kinds[static_cast<size_t>(job.facts.kind)].step_tokens());
+      least = std::min(least, seconds_left(instance, job));
     }
-    instance.next_finish_s = now_ + std::max(0.0, least) * instance.round_s;
+    instance.next_finish_s = now_ + least;
   }
 }
 
@@ -219,10 +231,9 @@ double TraceSimulator::round_seconds(const JobMix& mix) {
 
 void TraceSimulator::refuse_the_rest() {
   while (waiting_.size() > 0) {
-    const auto& [group, places] = *waiting_.groups().begin();
-    const Job& job = jobs_[static_cast<size_t>(places.begin()->job)];
+    const Job& job = jobs_[static_cast<size_t>(waiting_.groups().begin()->second.begin()->job)];
     COTUNE_CHECK(options_.refuse_late, "job {} waits with nothing running", job.facts.job);
-    waiting_.remove(WaitingGroup(group), place_of(job));
+    stop_waiting(job);
     refuse(job, "could keep its deadline on no instance");
   }
 }

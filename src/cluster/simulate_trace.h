@@ -21,7 +21,7 @@ namespace cotune {
 struct TraceOptions {
   int64_t instances = 1;
   int64_t most_jobs = 0;   ///< on one instance; 0: as many as fit. 1: the sharing policy `separate`
-  double restart_s = 0;    ///< of dedicated instance time that a job which was pushed out spends before it goes on
+  double restart_s = 0;    ///< that a job which was pushed out spends on its next instance before it goes on; it takes part in rounds, but trains nothing
   bool refuse_late = false;  ///< admission by deadlines: a job starts only where every predicted end, its own and its
                              ///< neighbours', keeps its deadline; what can keep it nowhere any more is refused. Jobs with a
                              ///< deadline are not pushed out
@@ -46,9 +46,9 @@ struct JobOutcome {
   double started_s = std::numeric_limits<double>::infinity();
   double finished_s = std::numeric_limits<double>::infinity();
   double ran_s = 0;           ///< on any instance
-  double rounds = 0;          ///< of its instances while it was there: steps + lost_steps + restart_rounds
+  double rounds = 0;          ///< that it trained in: steps + lost_steps
   double lost_steps = 0;      ///< shares of steps that were under way when it was pushed out
-  double restart_rounds = 0;
+  double restarting_s = 0;
   int64_t preemptions = 0;
   std::string refusal;        ///< why it was refused; empty: it was not
   bool fits_nowhere = false;  ///< it was for memory: not even alone on an instance

@@ -58,7 +58,7 @@ std::string block(const TraceSummary& each) {
   line("of it waiting", spread(each.waiting_min));
   line("fairness", fmt::format("{:.3f} (Jain's index over tenants; 1: all alike)", each.fairness));
   line("deadlines missed", fmt::format("{} of {}", each.missed, each.deadlines));
-  line("pre-emptions", fmt::format("{}; {:.2f}% of all rounds lost by them", each.preemptions, 100 * each.lost_share));
+  line("pre-emptions", fmt::format("{}; {:.2f}% of all running time lost by them", each.preemptions, 100 * each.lost_share));
   line("memory", fmt::format("at most {:.1f}% of a device's limit", 100 * each.highest_memory));
   line("rates", each.rates);
   if (each.tenants.size() < 2) return text;
@@ -105,15 +105,16 @@ TraceSummary summarise(const Trace& trace, const TraceSimulation& simulation, co
     tenants[k].name = trace.tenants[k];
     tenants[k].instance_hours = simulation.tenant_service_s[k] / 3600;
   }
-  double rounds = 0, lost = 0;
+  double ran_s = 0, lost_s = 0;
   for (size_t j = 0; j < trace.jobs.size(); ++j) {
     const TraceJob& job = trace.jobs[j];
     const JobOutcome& outcome = simulation.jobs[j];
     TenantSummary& tenant = tenants[static_cast<size_t>(job.tenant)];
     tenant.jobs += 1;
     summary.preemptions += outcome.preemptions;
-    rounds += outcome.rounds;
-    lost += outcome.lost_steps + outcome.restart_rounds;
+    ran_s += outcome.ran_s;
+    const double trained_s = outcome.ran_s - outcome.restarting_s;
+    lost_s += outcome.restarting_s + (outcome.rounds > 0 ? trained_s * outcome.lost_steps / outcome.rounds : 0);
     if (std::isfinite(job.deadline_s)) {
       const bool is_missed = outcome.finished_s > job.deadline_s;
       tenant.deadlines += 1;
@@ -155,7 +156,7 @@ TraceSummary summarise(const Trace& trace, const TraceSimulation& simulation, co
   summary.completion_min = spread_of(std::move(completion));
   summary.waiting_min = spread_of(std::move(waiting));
   summary.fairness = jain_index(speeds);
-  summary.lost_share = per(lost, rounds);
+  summary.lost_share = per(lost_s, ran_s);
   summary.highest_memory = simulation.highest_memory_share;
   return summary;
 }

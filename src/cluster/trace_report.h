@@ -52,7 +52,7 @@ struct TraceSummary {
                                   ///< take alone over the time from arrival to end
   int64_t deadlines = 0, missed = 0;  ///< jobs with one; those that ended later or were refused
   int64_t preemptions = 0;
-  double lost_share = 0;          ///< of all rounds of jobs: lost in pre-emptions, or spent on restarts
+  double lost_share = 0;          ///< of the time of jobs on instances: lost in pre-emptions, at a job's mean pace, or spent on restarts
   std::vector<TenantSummary> tenants;  ///< as in the trace; those without jobs are left out
   double highest_memory = 0;      ///< share of the fullest stage's limit, at any moment
   bool operator==(const TraceSummary&) const = default;

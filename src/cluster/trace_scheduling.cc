@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -16,10 +17,51 @@ void TraceSimulator::schedule() {
   if (policy_.values_placements()) {
     while (place_best()) {
     }
-    return;
+  } else {
+    while (place_first() || (policy_.is_preemptive() && make_room())) {
+    }
   }
-  while (place_first() || (policy_.is_preemptive() && make_room())) {
+  hold_an_instance();
+}
+
+double TraceSimulator::room_after_s(const Instance& instance, const Job& job) const {
+  std::vector<std::pair<double, int64_t>> ends;
+  for (const int64_t each : instance.jobs) {
+    const Job& running = jobs_[static_cast<size_t>(each)];
+    ends.emplace_back(running.restart_s + std::max(0.0, rounds_left(running)) * running.alone_s, each);
   }
+  std::sort(ends.begin(), ends.end());
+  Instance after = instance;
+  double busy_s = 0;
+  for (const auto& [left_s, each] : ends) {
+    busy_s += left_s;  // as if they shared its time
+    after.jobs.erase(std::find(after.jobs.begin(), after.jobs.end(), each));
+    after.mix.remove(jobs_[static_cast<size_t>(each)].facts.kind);
+    after.in_use.set(after.mix);
+    after.dedicated = after.dedicated && !after.jobs.empty();
+    if (has_room(after, job)) break;
+  }
+  return busy_s;
+}
+
+void TraceSimulator::hold_an_instance() {
+  if (held_for_ >= 0) return;
+  const Job* longest = nullptr;
+  for (const int64_t each : heads()) {
+    const Job& job = jobs_[static_cast<size_t>(each)];
+    if (now_ - job.came_s > policy_.patience_s() && (longest == nullptr || job.came_s < longest->came_s)) longest = &job;
+  }
+  if (longest == nullptr) return;
+  const auto has_place = [&](const Instance& instance) { return has_room(instance, *longest); };
+  if (std::any_of(instances_.begin(), instances_.end(), has_place)) return;  // it waits for its deadline's sake
+  double soonest_s = never;
+  for (size_t i = 0; i < instances_.size(); ++i) {
+    const double after_s = room_after_s(instances_[i], *longest);
+    if (after_s >= soonest_s) continue;
+    soonest_s = after_s;
+    held_instance_ = i;
+  }
+  held_for_ = longest->facts.job;
 }
 
 std::vector<int64_t> TraceSimulator::heads() const {
@@ -36,14 +78,21 @@ std::vector<int64_t> TraceSimulator::heads() const {
   return jobs;
 }
 
+std::optional<int64_t> TraceSimulator::next_of_group(const Job& job) const {
+  const std::set<WaitingPlace>& places = waiting_.groups().at(group_of(job));
+  const auto after = places.upper_bound(place_of(job));
+  return after == places.end() ? std::nullopt : std::optional(after->job);
+}
+
 bool TraceSimulator::has_room(const Instance& instance, const Job& job) const {
+  if (held_for_ >= 0 && held_for_ != job.facts.job && &instance == &instances_[held_instance_]) return false;
   if (!instance.jobs.empty() && (job.dedicated || instance.dedicated)) return false;
   if (options_.most_jobs > 0 && static_cast<int64_t>(instance.jobs.size()) >= options_.most_jobs) return false;
   return instance.in_use.fits(job.facts.kind);
 }
 
-bool TraceSimulator::keeps_deadlines(const Instance& instance, const Job& job) {
-  if (!options_.refuse_late) return true;
+TraceSimulator::Deadlines TraceSimulator::deadlines_with(const Instance& instance, const Job& job) {
+  if (!options_.refuse_late) return Deadlines::kept;
   JobMix joint = instance.mix;
   joint.add(job.facts.kind);
   const double round_s = round_seconds(joint);
@@ -51,26 +100,37 @@ bool TraceSimulator::keeps_deadlines(const Instance& instance, const Job& job) {
     const double end_s = now_ + (facts_now(each).remaining_s / each.alone_s - more_rounds) * round_s;
     return end_s > each.facts.deadline_s * (1 + 1e-12);
   };
-  if (is_late(job, 0)) return false;
+  if (is_late(job, 0)) return Deadlines::own_missed;
   const double since = instance.mix.empty() || instance.changed ? 0 : (now_ - instance.until_s) / instance.round_s;
-  return std::none_of(instance.jobs.begin(), instance.jobs.end(),
-                      [&](int64_t each) { return is_late(jobs_[static_cast<size_t>(each)], since); });
+  const bool any = std::any_of(instance.jobs.begin(), instance.jobs.end(), [&](int64_t each) { return is_late(jobs_[static_cast<size_t>(each)], since); });
+  return any ? Deadlines::others_missed : Deadlines::kept;
+}
+
+bool TraceSimulator::place(Job& job, bool& is_late) {
+  std::vector<size_t> places;
+  for (size_t i = 0; i < instances_.size(); ++i) {
+    if (has_room(instances_[i], job)) places.push_back(i);
+  }
+  std::stable_sort(places.begin(), places.end(),
+                   [&](size_t a, size_t b) { return instances_[a].jobs.size() < instances_[b].jobs.size(); });
+  for (const size_t i : places) {
+    const Deadlines deadlines = deadlines_with(instances_[i], job);
+    is_late = is_late || deadlines == Deadlines::own_missed;
+    if (deadlines != Deadlines::kept) continue;
+    start(job, i);
+    return true;
+  }
+  return false;
 }
 
 bool TraceSimulator::place_first() {
-  std::vector<int64_t> order = heads();
-  for (const int64_t each : order) {
-    Job& job = jobs_[static_cast<size_t>(each)];
-    std::vector<size_t> places;
-    for (size_t i = 0; i < instances_.size(); ++i) {
-      if (has_room(instances_[i], job)) places.push_back(i);
-    }
-    std::stable_sort(places.begin(), places.end(),
-                     [&](size_t a, size_t b) { return instances_[a].jobs.size() < instances_[b].jobs.size(); });
-    for (const size_t i : places) {
-      if (!keeps_deadlines(instances_[i], job)) continue;
-      start(job, i);
-      return true;
+  for (const int64_t head : heads()) {
+    // Where the deadline of one keeps it out, the next one of its sort may still fit.
+    for (std::optional<int64_t> each = head; each;) {
+      Job& job = jobs_[static_cast<size_t>(*each)];
+      bool is_late = false;
+      if (place(job, is_late)) return true;
+      each = is_late ? next_of_group(job) : std::nullopt;
     }
   }
   return false;
@@ -80,19 +140,24 @@ bool TraceSimulator::place_best() {
   double best = -never;
   Job* best_job = nullptr;
   size_t best_place = 0;
-  for (const int64_t each : heads()) {
-    Job& job = jobs_[static_cast<size_t>(each)];
-    bool empty_seen = false;
-    for (size_t i = 0; i < instances_.size(); ++i) {
-      // Empty instances are alike.
-      if (instances_[i].jobs.empty() && std::exchange(empty_seen, true)) continue;
-      if (!has_room(instances_[i], job)) continue;
-      const double value = policy_.placement_value({&instances_[i].mix, job.facts.kind, now_ - job.came_s});
-      if (value > best && keeps_deadlines(instances_[i], job)) {
+  for (const int64_t head : heads()) {
+    for (std::optional<int64_t> each = head; each;) {
+      Job& job = jobs_[static_cast<size_t>(*each)];
+      bool empty_seen = false, is_late = false;
+      for (size_t i = 0; i < instances_.size(); ++i) {
+        if (!has_room(instances_[i], job)) continue;
+        // Empty instances are alike.
+        if (instances_[i].jobs.empty() && std::exchange(empty_seen, true)) continue;
+        const double value = policy_.placement_value({&instances_[i].mix, job.facts.kind, now_ - job.came_s});
+        if (value <= best) continue;
+        const Deadlines deadlines = deadlines_with(instances_[i], job);
+        is_late = is_late || deadlines == Deadlines::own_missed;
+        if (deadlines != Deadlines::kept) continue;
         best = value;
         best_job = &job;
         best_place = i;
       }
+      each = is_late ? next_of_group(job) : std::nullopt;
     }
   }
   if (best_job == nullptr) return false;
@@ -155,7 +220,7 @@ std::vector<int64_t> TraceSimulator::victims_on(const Instance& instance, const 
     after.in_use.set(after.mix);
     after.dedicated = after.dedicated && !after.jobs.empty();
     after.changed = true;
-    if (has_room(after, job) && keeps_deadlines(after, job)) return victims;
+    if (has_room(after, job) && deadlines_with(after, job) == Deadlines::kept) return victims;
   }
   return {};
 }
@@ -166,7 +231,7 @@ void TraceSimulator::refuse_late() {
     while (waiting_.groups().count(group) > 0) {
       const Job& first = jobs_[static_cast<size_t>(waiting_.groups().at(group).begin()->job)];
       if (now_ + first.facts.remaining_s <= first.facts.deadline_s * (1 + 1e-12)) break;
-      waiting_.remove(group, place_of(first));
+      stop_waiting(first);
       refuse(first, "could not keep its deadline any more");
     }
   }

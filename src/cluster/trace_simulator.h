@@ -1,6 +1,7 @@
 /// The state of simulate_trace and what happens to it: events (simulate_trace.cc) and who starts where (trace_scheduling.cc).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,6 @@ class TraceSimulator {
   TraceSimulation run();
 
  private:
-
   struct Instance {
     explicit Instance(const InstanceMemory& memory) : in_use(memory) {}
 
@@ -28,7 +28,6 @@ class TraceSimulator {
     bool changed = false;       // the mix, since the round's seconds were asked for
     double round_s = 0;
     double rounds = 0;          // since the beginning; the clock of its jobs
-    double tokens_of_round = 0;
     double until_s = 0;         // how far it was advanced
     double next_finish_s = never;
   };
@@ -40,17 +39,19 @@ class TraceSimulator {
     double alone_s = 0;         // of a step, on an instance of its own
     int64_t planned = 0;        // steps, were it not to stop early
     double done = 0;            // steps, whole ones when it does not run
-    double restart = 0;         // rounds that it spends first
+    double restart_s = 0;       // that it spends first, on an instance
     int64_t instance = -1;
-    double from_rounds = 0;     // of its instance, when it came
+    double from_rounds = 0;     // of its instance, when it came; moved on while it restarts
     double came_s = 0;          // on its instance, or into the queue
   };
 
   // --- the clock of an instance ---
 
   void advance(Instance& instance);
-  /// Rounds that a job spends until it is through.
+  /// Steps that a job still makes.
   double rounds_left(const Job& job) const;
+  /// Until it is through, on the instance where it runs, as long as nobody comes or leaves.
+  double seconds_left(const Instance& instance, const Job& job) const;
   /// As a scheduler sees it: that the job might stop early is not known.
   JobFacts facts_now(const Job& job) const;
 
@@ -59,6 +60,7 @@ class TraceSimulator {
   void record(TraceEventKind kind, int64_t job, int64_t instance = -1);
   void arrive(size_t index);
   void wait(Job& job);
+  void stop_waiting(const Job& job);
   void start(Job& job, size_t index);
   /// Takes a job off its instance, which has been advanced.
   void take_off(Job& job);
@@ -76,8 +78,18 @@ class TraceSimulator {
   /// The first job of every group, in the order of the policy.
   std::vector<int64_t> heads() const;
   bool has_room(const Instance& instance, const Job& job) const;
-  /// Whether everybody's predicted end there keeps its deadline.
-  bool keeps_deadlines(const Instance& instance, const Job& job);
+  enum class Deadlines { kept, own_missed, others_missed };
+  /// What becomes of everybody's deadline there, by predicted ends, if the job comes.
+  Deadlines deadlines_with(const Instance& instance, const Job& job);
+  /// The one that waits behind it in its group.
+  std::optional<int64_t> next_of_group(const Job& job) const;
+  /// Starts it where the fewest jobs are; `is_late` is set where it found room and would miss its deadline.
+  bool place(Job& job, bool& is_late);
+  /// Whoever has waited beyond the policy's patience, longest of all, and finds room nowhere gets the instance that has some soonest kept
+  /// free of others until it starts; one at a time.
+  void hold_an_instance();
+  /// Roughly: until enough of its jobs have ended for the job.
+  double room_after_s(const Instance& instance, const Job& job) const;
   /// Starts the first job, in the order of the policy, that fits somewhere: where the fewest jobs are.
   bool place_first();
   /// Starts the job at the place of highest value.
@@ -113,6 +125,8 @@ class TraceSimulator {
   std::vector<Job> jobs_;
   std::vector<TenantFacts> tenants_;
   WaitingJobs waiting_;
+  int64_t held_for_ = -1;  // job that an instance is held for; -1: none is
+  size_t held_instance_ = 0;
   TraceSimulation result_;
 };
 

@@ -107,7 +107,7 @@ std::vector<StudyResult> run_study(const Trace& trace, const InstancesOfCluster&
     const bool predicts = std::count(settings.policies.begin(), settings.policies.end(), "multiplexing") > 0;
     std::optional<RateTable> table;
     if (!settings.rates_file.empty()) {
-      table = RateTable::read(settings.rates_file, rates_origin(instance), trace.kinds);
+      table = RateTable::read(settings.rates_file, rates_origin(instance), trace.kinds, options.most_jobs);
     } else if (settings.use_table || !settings.save_rates.empty() || predicts) {
       PlannedRates source(instance, trace.kinds);
       table = RateTable::make(source, source.memory(), trace.kinds, {.most_jobs = options.most_jobs});

@@ -43,7 +43,7 @@ void NodeReplicas::find_configurations() {
   ReplicaLimits limits = options_.replicas;
   limits.recompute = saving_.recompute;
   limits.most_shards = saving_.most_shards;
-  limits.most_chunk_tokens = limits.most_row_tokens = std::max(limits.most_chunk_tokens, (longest_ + 63) / 64 * 64);
+  limits.most_chunk_tokens = std::max(limits.most_chunk_tokens, whole_chunk_steps(longest_));
   for (ReplicaCandidate& candidate :
        replica_candidates(model_, jobs_, cluster_, group_, options_.dtype, limits, options_.measured)) {
     Configuration& shape = candidate.configuration;

@@ -100,8 +100,8 @@ class Adviser {
     std::vector<Need> all;
     for (const MemorySaving& saving : savings_) {
       ReplicaLimits limits = limits_with(saving);
-      limits.most_chunk_tokens = (least_budget(options_) + 63) / 64 * 64;
-      limits.most_row_tokens = (longest_ + 63) / 64 * 64;
+      limits.most_chunk_tokens = whole_chunk_steps(least_budget(options_));
+      limits.most_row_tokens = whole_chunk_steps(longest_);
       limits.most_devices *= times;
       for (ReplicaCandidate& each : replica_candidates(model_, jobs_, cluster, roomy, options_.dtype, limits)) {
         all.push_back({std::move(each), saving.recompute});
@@ -139,7 +139,7 @@ class Adviser {
     Reach reach;
     for (const MemorySaving& saving : savings_) {
       ReplicaLimits limits = limits_with(saving);
-      limits.most_chunk_tokens = limits.most_row_tokens = std::max({limits.most_chunk_tokens, options_.token_budget, (longest_ + 63) / 64 * 64});
+      limits.most_chunk_tokens = std::max({limits.most_chunk_tokens, options_.token_budget, whole_chunk_steps(longest_)});
       for (const ReplicaCandidate& each :
            replica_candidates(model_, jobs_, cluster_, group, options_.dtype, limits)) {
         reach.row_tokens = std::max(reach.row_tokens, each.configuration.reach());

@@ -38,12 +38,10 @@ double exchange_seconds(int64_t parameters, int64_t replicas, const LinkSpec& li
   return replicas < 2 ? 0 : all_reduce_seconds(static_cast<double>(parameters * 4), replicas, link);
 }
 
-double exchange_seconds(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster,
-                        const std::vector<JobShape>& jobs) {
-  if (plan.replicas.size() < 2) return 0;
+double exchange_seconds(const Plan& plan, const ModelConfig& model, const std::vector<JobShape>& jobs, const LinkSpec& link) {
   int64_t most = 0;
   for (const PlannedReplica& replica : plan.replicas) most = std::max(most, exchanged_parameters(replica, model, jobs));
-  return exchange_seconds(most, static_cast<int64_t>(plan.replicas.size()), exchange_link(plan, cluster));
+  return exchange_seconds(most, static_cast<int64_t>(plan.replicas.size()), link);
 }
 
 PredictedStep predicted_step(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster,
@@ -62,7 +60,7 @@ PredictedStep predicted_step(const Plan& plan, const ModelConfig& model, const C
   }
   if (step.seconds <= 0) return step;
   const NodeGroup& group = nodes_called(cluster, plan.replicas.front().stages.front().devices.front().nodes);
-  step.exchange_s = exchange_seconds(plan, model, cluster, jobs);
+  step.exchange_s = exchange_seconds(plan, model, jobs, exchange_link(plan, cluster));
   step.seconds += step.exchange_s;
   step.device_seconds = step.seconds * static_cast<double>(group.count * group.devices);
   step.bubble = std::max(0.0, 1 - busy / while_computing);

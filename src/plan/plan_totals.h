@@ -17,9 +17,8 @@ int64_t exchanged_parameters(const PlannedReplica& replica, const ModelConfig& m
 /// All-reduce of so many gradients, f32, between so many replicas; 0 with one.
 double exchange_seconds(int64_t parameters, int64_t replicas, const LinkSpec& link);
 
-/// Ring all-reduce of adapter gradients, f32, on the rank that holds most of them, over exchange_link; 0 with one replica.
-double exchange_seconds(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster,
-                        const std::vector<JobShape>& jobs);
+/// Ring all-reduce of adapter gradients, f32, on the rank that holds most of them; 0 with one replica.
+double exchange_seconds(const Plan& plan, const ModelConfig& model, const std::vector<JobShape>& jobs, const LinkSpec& link);
 
 /// PredictedStep of the plan's replicas, whether they fit or not. Devices are all of the kind of nodes that the first replica stands
 /// on.

@@ -284,7 +284,7 @@ std::vector<std::optional<ReplicaChoice>> ReplicaPlanner::search(const ReplicaMo
   // Each order goes on by itself, so that what one finds does not depend on which others are asked for.
   std::vector<int64_t> in_vain(tried.orders.size(), 0);  // halvings in a row that gained nothing
   std::vector<bool> is_done(tried.orders.size(), false);
-  const int64_t least = (least_budget(options_) + 63) / 64 * 64;  // longer rows are chains, which fill a pipeline
+  const int64_t least = whole_chunk_steps(least_budget(options_));  // longer rows are chains, which fill a pipeline
   const bool is_fixed =
       options_.token_budget > 0 || (tried.sharing == Sharing::batch_all && replica.stages.size() == 1);  // no choice, or none that is read
   for (int64_t budget = options_.token_budget > 0 ? options_.token_budget : std::max(empty.token_budget, least);;) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/random.h"
+#include "cluster/trace_charts.h"
 
 namespace cotune {
 namespace {
@@ -73,6 +74,30 @@ TEST(ReplanTrace, RefusesWhatNoReplicaHolds) {
   EXPECT_EQ(result.finished(), 1);
   EXPECT_GT(result.jobs[0].finished_s, 1e300);
   EXPECT_THAT(to_text(std::vector{result}, problem.trace), testing::HasSubstr("when it pays"));
+}
+
+TEST(ReplanTrace, AJobThatNoReplicaHoldsKeepsNobodyWaiting) {
+  ReplannedCase problem;
+  problem.trace.kinds.push_back({4, 2048, AdapterMethod::lora, 4096});
+  problem.dedicated_round_s.push_back(1);
+  problem.add(0, 0, 10000);
+  problem.add(3, 1, 100);
+  problem.add(0, 2, 100);
+  const ReplannedTrace result = problem.run(MoveRule::when_it_pays);
+  EXPECT_EQ(result.jobs[1].steps, 0);
+  EXPECT_EQ(result.jobs[2].started_s, 2);
+  const ReplannedTrace all[] = {result};
+  EXPECT_LT(timeline_chart(all, problem.trace).size(), 100'000u);
+}
+
+TEST(ReplanTrace, TakesRowsBeyondWhatChunksUsuallyAre) {
+  ReplannedCase problem;
+  problem.model.context_length = 32768;
+  problem.cluster.nodes[0].device.memory_bytes = int64_t{40} << 30;
+  problem.trace.kinds = {{1, 20000, AdapterMethod::lora, 8}};
+  problem.dedicated_round_s = {1};
+  problem.add(0, 0, 100);
+  EXPECT_EQ(problem.run(MoveRule::when_it_pays).finished(), 1);
 }
 
 TEST(ReplanTrace, UnderSeveralRulesIsWhatItIsUnderEach) {

@@ -113,7 +113,7 @@ TEST_P(EveryPolicy, NeverOverCommitsAndDoesAllWorkOnceOnThousandsOfTraces) {
       refusals += outcome.finished() ? 0 : 1;
       ran_s += outcome.ran_s;
       if (!outcome.finished()) continue;
-      EXPECT_NEAR(outcome.rounds, static_cast<double>(outcome.steps) + outcome.lost_steps + outcome.restart_rounds,
+      EXPECT_NEAR(outcome.rounds, static_cast<double>(outcome.steps) + outcome.lost_steps,
                   1e-6 * std::max(1.0, outcome.rounds));
       EXPECT_GE(outcome.lost_steps, -1e-6);
       EXPECT_LE(outcome.lost_steps, static_cast<double>(outcome.preemptions) + 1e-9) << "more than a step for each time";
@@ -255,7 +255,30 @@ TEST(SimulateTrace, AResumedJobPaysForItsRestart) {
   seconds.add(3, 5).priority = 1;
   const TraceSimulation simulation = seconds.simulate("priority");
   EXPECT_NEAR(simulation.jobs[0].finished_s, 8 + 7 + 2, 1e-9);
-  EXPECT_NEAR(simulation.jobs[0].restart_rounds, 2, 1e-9);
+  EXPECT_NEAR(simulation.jobs[0].restarting_s, 2, 1e-9);
+  EXPECT_NEAR(simulation.window_tokens, 3 * 64, 1e-9);
+}
+
+TEST(SimulateTrace, ARestartTakesAsLongInCompanyAndTrainsNothing) {
+  SecondsTrace seconds;
+  seconds.options.instances = 2;
+  seconds.options.most_jobs = 2;
+  seconds.options.restart_s = 2;
+  seconds.options.window_s = 100;
+  for (int i = 0; i < 4; ++i) seconds.add(0, 10);
+  seconds.add(4, 1).priority = 1;
+  // Two jobs on each instance, 2 s a round. At 4 one of two finished steps goes; the newcomer's round ends at 6, and the one pushed out
+  // comes back, restarts until 8, makes six steps until its neighbour is through at 20, and its last two alone.
+  const TraceSimulation simulation = seconds.simulate("priority");
+  int64_t pushed_out = 0;
+  for (size_t j = 0; j < 4; ++j) {
+    const JobOutcome& outcome = simulation.jobs[j];
+    pushed_out += outcome.preemptions;
+    EXPECT_NEAR(outcome.restarting_s, 2.0 * static_cast<double>(outcome.preemptions), 1e-9);
+    EXPECT_NEAR(outcome.finished_s, outcome.preemptions > 0 ? 22 : 20, 1e-9) << j;
+  }
+  EXPECT_EQ(pushed_out, 1);
+  EXPECT_NEAR(simulation.window_tokens, 41 * 64, 1e-6);
 }
 
 TEST(SimulateTrace, AJobThatStopsEarlyIsPlannedWithAllItsSteps) {
@@ -279,6 +302,35 @@ TEST(SimulateTrace, ADedicatedJobSharesWithNobody) {
   const TraceSimulation simulation = seconds.simulate("fcfs");
   EXPECT_DOUBLE_EQ(simulation.jobs[0].finished_s, 10);
   for (size_t i = 1; i < 4; ++i) EXPECT_DOUBLE_EQ(simulation.jobs[i].finished_s, 13);
+}
+
+TEST(SimulateTrace, AJobThatNobodyLeavesRoomForGetsAnInstanceAfterFourHours) {
+  for (const char* policy : {"fcfs", "multiplexing"}) {
+    SecondsTrace seconds;
+    seconds.rates = AddedRates(1, {1.0});  // together is better
+    seconds.options.most_jobs = 2;
+    for (int i = 0; i < 60; ++i) seconds.add(500 * i, 600);
+    TraceJob dedicated{.name = "dedicated", .arrival_s = 505, .duration_s = 10, .dedicated = true};
+    seconds.trace.jobs.insert(seconds.trace.jobs.begin() + 2, dedicated);
+    const TraceSimulation simulation = seconds.simulate(policy);
+    EXPECT_GT(simulation.jobs[2].started_s, 4 * 3600) << policy;
+    EXPECT_LT(simulation.jobs[2].started_s, 20'000) << policy;
+    EXPECT_GT(simulation.end_s, 50'000) << policy << ": there is work for so long";
+  }
+}
+
+TEST(SimulateTrace, AJobThatWouldMissItsDeadlineHoldsUpNoOtherOfItsKind) {
+  for (const char* policy : {"fcfs", "multiplexing"}) {
+    SecondsTrace seconds;
+    seconds.options.refuse_late = true;
+    if (std::string(policy) == "multiplexing") seconds.rates = AddedRates(0.5, {0.5});
+    seconds.add(0, 100);
+    seconds.add(1, 10).deadline_s = 12;
+    seconds.add(1, 5);
+    const TraceSimulation simulation = seconds.simulate(policy);
+    EXPECT_DOUBLE_EQ(simulation.jobs[2].started_s, 1) << policy;
+    EXPECT_FALSE(simulation.jobs[1].refusal.empty()) << policy;
+  }
 }
 
 TEST(SimulateTrace, FairShareLetsTheTenantThatHadLessGoFirst) {

@@ -90,6 +90,26 @@ TEST(TraceFile, GoesIntoAFileAndBack) {
   }
 }
 
+TEST(Trace, WithFewerKindsHasRowsThatAreLittleLonger) {
+  Trace trace;
+  for (int64_t tokens = 40; tokens < 3040; ++tokens) {
+    trace.kinds.push_back({8, tokens, AdapterMethod::lora, 16});
+    trace.jobs.push_back({.kind = static_cast<int32_t>(tokens - 40)});
+  }
+  EXPECT_EQ(with_fewer_kinds(trace, 3000), trace);
+  const Trace fewer = with_fewer_kinds(trace, 100);
+  EXPECT_LE(fewer.kinds.size(), 60u);
+  ASSERT_EQ(fewer.jobs.size(), trace.jobs.size());
+  for (size_t j = 0; j < trace.jobs.size(); ++j) {
+    const auto given = static_cast<double>(trace.kinds[j].tokens), taken = static_cast<double>(fewer.kinds[static_cast<size_t>(fewer.jobs[j].kind)].tokens);
+    EXPECT_GE(taken, given);
+    EXPECT_LE(taken, 1.1 * given + 1);
+    EXPECT_LE(taken, 3039);
+  }
+  EXPECT_TRUE(std::is_sorted(fewer.kinds.begin(), fewer.kinds.end()));
+  EXPECT_LE(with_fewer_kinds(trace, 1).kinds.size(), 8u) << "as few as octaves";
+}
+
 TEST(PhillyTrace, HasThePublishedMoments) {
   for (const uint64_t seed : {1, 2, 3}) {
     const Trace trace = philly_trace({.seed = seed});
@@ -102,6 +122,25 @@ TEST(PhillyTrace, HasThePublishedMoments) {
     EXPECT_NEAR(std::sqrt(square), 612.9, 0.1 * 612.9);
     EXPECT_TRUE(std::is_sorted(trace.jobs.begin(), trace.jobs.end(),
                                [](const TraceJob& a, const TraceJob& b) { return a.arrival_s < b.arrival_s; }));
+  }
+}
+
+TEST(PhillyTrace, DrawsWhatAJobIsWhateverItsDuration) {
+  const Trace trace = philly_trace({});
+  const auto mean_log_of = [&](auto is_meant) {
+    double sum = 0, count = 0;
+    for (const TraceJob& job : trace.jobs) {
+      if (!is_meant(trace.kinds[static_cast<size_t>(job.kind)])) continue;
+      sum += std::log(job.duration_s / 60);
+      ++count;
+    }
+    return sum / count;
+  };
+  const double mean = mean_log_of([](const JobKind&) { return true; });
+  for (const JobKind& kind : trace.kinds) {
+    EXPECT_NEAR(mean_log_of([&](const JobKind& each) { return each.rows == kind.rows; }), mean, 0.06) << kind.rows << " rows";
+    EXPECT_NEAR(mean_log_of([&](const JobKind& each) { return each.tokens == kind.tokens; }), mean, 0.06) << kind.tokens << " tokens";
+    EXPECT_NEAR(mean_log_of([&](const JobKind& each) { return each.width == kind.width; }), mean, 0.06) << "rank " << kind.width;
   }
 }
 

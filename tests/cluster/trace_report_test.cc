@@ -164,7 +164,7 @@ TEST(RateTable, IsWithinAFewPercentOfThePlannerAndGoesIntoAFileAndBack) {
     // Read for some of its kinds, in their order there.
     const std::string name = describe(instances.spec);
     const std::vector<JobKind> some = {kinds[2], kinds[0]};
-    const RateTable back = RateTable::from_json(nlohmann::json::parse(table.to_json(name).dump()), "rates.json", name, some);
+    const RateTable back = RateTable::from_json(nlohmann::json::parse(table.to_json(name).dump()), "rates.json", name, some, 0);
     EXPECT_EQ(back.predicted_round_seconds(JobMix({0, 0, 1, 1})), table.predicted_round_seconds(JobMix({2, 2, 0, 0})));
     EXPECT_EQ(back.predicted_round_seconds(JobMix({0, 1})), table.predicted_round_seconds(JobMix({2, 0})));
   }
@@ -174,18 +174,21 @@ TEST(RateTable, RefusesWhatItWasNotMadeFor) {
   AddedRates rates(1, {1, 2});
   const std::vector<JobKind> kinds = {{8, 64, AdapterMethod::lora, 8}, {8, 128, AdapterMethod::lora, 8}};
   const nlohmann::json json = RateTable::make(rates, InstanceMemory::unlimited(2), kinds, {.most_jobs = 6}).to_json("here");
-  const auto mistake = [&](const nlohmann::json& file, const std::string& instance, const std::vector<JobKind>& wanted) -> std::string {
+  const auto mistake = [&](const nlohmann::json& file, const std::string& instance, const std::vector<JobKind>& wanted, int64_t most_jobs = 6) -> std::string {
     try {
-      RateTable::from_json(file, "rates.json", instance, wanted);
+      RateTable::from_json(file, "rates.json", instance, wanted, most_jobs);
     } catch (const UserError& error) {
       return error.what();
     }
     return "";
   };
   EXPECT_EQ(mistake(json, "here", kinds), "");
+  EXPECT_EQ(mistake(json, "here", kinds, 3), "");
+  EXPECT_THAT(mistake(json, "here", kinds, 7), HasSubstr("rates.json: most_jobs: must be 0 or 7 and more, got 6"));
+  EXPECT_THAT(mistake(json, "here", kinds, 0), HasSubstr("rates.json: most_jobs: must be 0: mixes of as many jobs as fit, got 6"));
   EXPECT_THAT(mistake(json, "there", kinds), HasSubstr("rates.json: instance: must be `there`, got \"here\""));
   EXPECT_THAT(mistake(json, "here", {{8, 256, AdapterMethod::lora, 8}}), HasSubstr("rates.json: kinds: must be a list with `lora8-8x256`"));
-  for (const char* field : {"cotune_rates", "kinds", "padded", "alone_s", "pairs_s", "fits", "instance"}) {
+  for (const char* field : {"cotune_rates", "most_jobs", "kinds", "padded", "alone_s", "pairs_s", "fits", "instance"}) {
     nlohmann::json less = json;
     less.erase(field);
     EXPECT_THAT(mistake(less, "here", kinds), HasSubstr(field)) << field;

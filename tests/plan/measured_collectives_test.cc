@@ -160,7 +160,7 @@ TEST(PlanReplica, OfAProfileWithASlowLinkIsPredictedToTakeLonger) {
     ReplicaPlanner planner(model, linked, linked.nodes[0], jobs, options, false);
     const ReplicaChoice choice = planner.plan(pipeline, Sharing::batch_all, {PipelineOrder::one_f_one_b}).front();
     EXPECT_EQ(choice.constraint, "");
-    return Predicted{choice.replica.seconds, exchange_seconds(copies, model, linked, jobs)};
+    return Predicted{choice.replica.seconds, exchange_seconds(copies, model, jobs, exchange_link(copies, linked))};
   };
   const Predicted by_file = predicted({});
   const Predicted fast = predicted(together({on_a_line(message, 2, 1e-9, 1e15), on_a_line(all_reduce, 2, 1e-9, 1e15)}));

@@ -31,6 +31,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr size_t most_kinds = 200;  // of a trace file
 constexpr OutputKind trace_csv{"a trace of jobs", "arrival_min,"};
 constexpr OutputKind policies_csv{"a table of policies", "policy,sharing,"};
 constexpr OutputKind replans_csv{"a table of moves", "moves_when,finished,"};
@@ -96,7 +97,11 @@ Trace trace_of(const TraceArguments& arguments, const TraceInputs& inputs) {
     if (!inputs.file->ignored_columns.empty()) {
       fmt::print(stderr, "{}: columns that are not read: {}\n", arguments.trace_file, fmt::join(inputs.file->ignored_columns, ", "));
     }
-    trace = inputs.file->trace;
+    trace = with_fewer_kinds(inputs.file->trace, most_kinds);
+    if (trace.kinds.size() < inputs.file->trace.kinds.size()) {
+      fmt::print(stderr, "{}: {} of jobs; rows of lengths that are close to each other are taken as of the longest of them, which leaves {}\n", arguments.trace_file,
+                 counted(std::ssize(inputs.file->trace.kinds), "kind"), trace.kinds.size());
+    }
   } else {
     trace = philly_trace({.seed = arguments.seed, .minutes = arguments.days * 24 * 60});
     if (trace.jobs.empty()) throw_user_error("--days: {} are too few for a single arrival", arguments.days);

@@ -8,7 +8,8 @@ namespace {
 /// Places a job where the predicted joint throughput gains most (named as future work in MuxTune §6; MX-43). The throughput
 /// of a mix is Σ_k T_k / T(mix): the number of dedicated instances that it is worth. The gain of a job on an instance is
 /// the difference that it makes; where that is less than 3% of a dedicated instance the job waits, since it would only slow
-/// the others down. Whoever has waited for four hours goes first when the queue is next looked at, wherever it loses least.
+/// the others down. Whoever has waited for four hours goes first when the queue is next looked at, wherever it loses least, and
+/// has an instance held for it where there is no room.
 class MultiplexingAware : public SchedulingPolicy {
  public:
   MultiplexingAware(const RoundPredictor& predictor, size_t kind_count) : predictor_(predictor) {
@@ -21,10 +22,11 @@ class MultiplexingAware : public SchedulingPolicy {
   std::string_view name() const override { return "multiplexing"; }
   double rank(const JobFacts&) const override { return 0; }
   bool values_placements() const override { return true; }
+  double patience_s() const override { return most_wait_s; }
 
   double placement_value(const PlacementOption& option) override {
     const double gain = gain_of(*option.residents, option.kind);
-    if (option.waited_s > patience_s) return urgent + option.waited_s + gain;
+    if (option.waited_s > most_wait_s) return urgent + option.waited_s + gain;
     return gain < least_gain && !option.residents->empty() ? -std::numeric_limits<double>::infinity() : gain;
   }
 
@@ -42,7 +44,7 @@ class MultiplexingAware : public SchedulingPolicy {
     return throughput(joint) - throughput(residents);
   }
 
-  static constexpr double patience_s = 4 * 3600, least_gain = 0.03, urgent = 1e9;
+  static constexpr double most_wait_s = 4 * 3600, least_gain = 0.03, urgent = 1e9;
   const RoundPredictor& predictor_;
   std::vector<double> alone_s_;  // by kind
 };

@@ -16,8 +16,6 @@
 namespace cotune {
 namespace {
 
-constexpr int64_t chunk_step = 64;
-
 /// What all candidates share.
 struct Workload {
   ModelConfig model;

@@ -13,6 +13,10 @@
 
 namespace cotune {
 
+/// Chunks of candidates are multiples of it.
+inline constexpr int64_t chunk_step = 64;
+inline int64_t whole_chunk_steps(int64_t tokens) { return (tokens + chunk_step - 1) / chunk_step * chunk_step; }
+
 struct ReplicaLimits {
   int64_t most_chunk_tokens = 16384;  ///< a chunk needs no more even where memory would allow it
   int64_t most_row_tokens = 0;        ///< nor does a row, which needs as many as a chunk at least

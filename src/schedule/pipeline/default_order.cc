@@ -27,7 +27,7 @@ class Chooser {
 
   ChosenOrder run() {
     try_list("lorapp", {});
-    if (work_.stage_count() == 1 && !chosen_.name.empty()) return std::move(chosen_);  // which no order is shorter than
+    if (work_.stage_count() == 1 && !kept_.empty()) return chosen();  // which no order is shorter than
     try_list("lorapp, forward first", {.backward_first = false});
     try_list("template", {.launch_order = descending_launch_order(work_), .strict = true});
     try_list("tasks in turn", {.strict = true});
@@ -35,10 +35,28 @@ class Chooser {
       consider("1F1B, continuous", one_f_one_b(work_, BatchBoundary::continuous));
     }
     exchange_tasks();
-    return std::move(chosen_);
+    return chosen();
   }
 
  private:
+  /// An order that is about as short as the shortest.
+  struct Kept {
+    size_t tried = 0;  ///< index of tried_
+    double makespan_s = 0;
+    int64_t peak = 0;  ///< of kept bytes, on any rank
+    ComputeOrder order;
+  };
+
+  const Kept& best() const {
+    return *std::ranges::min_element(kept_, [](const Kept& a, const Kept& b) { return std::pair(a.peak, a.makespan_s) < std::pair(b.peak, b.makespan_s); });
+  }
+
+  ChosenOrder chosen() {
+    if (kept_.empty()) return {.tried = std::move(tried_)};
+    Kept taken = best();
+    return {.order = std::move(taken.order), .name = tried_[taken.tried].name, .makespan_s = taken.makespan_s, .tried = std::move(tried_)};
+  }
+
   void try_list(const std::string& name, ListPolicy policy) {
     policy.kept_bytes_limit = limit_;
     consider(name, list_schedule(work_, graph_, policy));
@@ -52,26 +70,27 @@ class Chooser {
     for (size_t rank = 0; rank < limit_.size(); ++rank) {
       tried.fits = tried.fits && tried.peak_kept_bytes[rank] <= limit_[rank];
     }
-    const bool is_better = tried.fits && (chosen_.name.empty() || beats(tried));
-    if (is_better) {
-      chosen_.order = std::move(order);
-      chosen_.name = tried.name;
-      chosen_.makespan_s = tried.makespan_s;
-      best_peak_ = highest(tried);
-    }
-    chosen_.tried.push_back(std::move(tried));
+    const bool is_better = tried.fits && keep(tried, std::move(order));
+    tried_.push_back(std::move(tried));
     return is_better;
+  }
+
+  /// Whether it is taken for now, and better than the one before by more than rounding.
+  bool keep(const TriedOrder& tried, ComputeOrder order) {
+    const bool is_first = kept_.empty();
+    const double before_s = is_first ? 0 : best().makespan_s;
+    const int64_t peak_before = is_first ? 0 : best().peak;
+    shortest_s_ = is_first ? tried.makespan_s : std::min(shortest_s_, tried.makespan_s);
+    kept_.push_back({tried_.size(), tried.makespan_s, highest(tried), std::move(order)});
+    std::erase_if(kept_, [&](const Kept& each) { return each.makespan_s > as_short * shortest_s_; });
+    const Kept& now = best();
+    return now.tried == tried_.size() && (is_first || as_short * now.makespan_s < before_s || now.peak < peak_before);
   }
 
   static int64_t highest(const TriedOrder& tried) {
     return tried.peak_kept_bytes.empty()
                ? 0
                : *std::max_element(tried.peak_kept_bytes.begin(), tried.peak_kept_bytes.end());
-  }
-
-  bool beats(const TriedOrder& tried) const {
-    if (tried.makespan_s < 0.999 * chosen_.makespan_s) return true;
-    return tried.makespan_s <= chosen_.makespan_s && highest(tried) < best_peak_;
   }
 
   /// Units by round, then by their hybrid task's place in `tasks`, then as they stand.
@@ -118,7 +137,7 @@ class Chooser {
   }
 
   void exchange_tasks() {
-    if (chosen_.makespan_s <= as_short * least_s()) return;
+    if (shortest_s_ <= as_short * least_s()) return;
     std::vector<int32_t> tasks;  // in the template's order, which is a good start
     for (const int32_t unit : descending_launch_order(work_)) {
       const int32_t task =
@@ -156,8 +175,9 @@ class Chooser {
   const int64_t most_exchanges_;
   const ComputeGraph graph_;
   const std::vector<PipelineUnit> units_;
-  int64_t best_peak_ = 0;
-  ChosenOrder chosen_;
+  double shortest_s_ = 0;
+  std::vector<Kept> kept_;  ///< within a thousandth of it
+  std::vector<TriedOrder> tried_;
 };
 
 }  // namespace
