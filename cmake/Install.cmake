@@ -54,13 +54,17 @@ if(SKBUILD)
   return()
 endif()
 
-# The CUDA plugin is not among them: what it computes with takes 2.7 GB (docs/gpu.md).
 install(FILES ${TORCH_ROOT}/lib/libtorch_cpu.so ${TORCH_ROOT}/lib/libc10.so ${COTUNE_GOMP}
               ${COTUNE_SITE_PACKAGES}/nvidia/cu13/lib/libcudart.so.13 ${COTUNE_SITE_PACKAGES}/nvidia/cu13/lib/libcupti.so.13
         DESTINATION ${program_folder} COMPONENT program)
 if(TARGET cotune_parquet)
   file(GLOB arrow_libraries ${COTUNE_ARROW}/libarrow.so.* ${COTUNE_ARROW}/libparquet.so.*)
   install(FILES ${arrow_libraries} DESTINATION ${program_folder} COMPONENT program)
+endif()
+# What the CUDA plugin computes with takes 2.7 GB and stays where it was built (docs/gpu.md): its component is not in the Debian package.
+if(TARGET cotune_cuda)
+  set_target_properties(cotune_cuda PROPERTIES INSTALL_RPATH "$ORIGIN;${TORCH_ROOT}/lib;${COTUNE_SITE_PACKAGES}/nvidia/cu13/lib")
+  install(TARGETS cotune_cuda LIBRARY DESTINATION ${program_folder} COMPONENT cuda)
 endif()
 install(CODE "
   set(bin \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}\")

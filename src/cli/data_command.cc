@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>
@@ -13,6 +12,7 @@
 #include "data/example.h"
 #include "jobs/job_list.h"
 #include "jobs/jobs_file.h"
+#include "watch/terminal.h"
 
 namespace cotune {
 namespace {
@@ -31,7 +31,7 @@ void show_example(const Dataset& dataset, int64_t index, const ModelText& text, 
   for (const uint8_t flag : example.learned) learned += flag;
   fmt::print("--- {}:{}: {}, {} learned\n", example.source, example.line, counted(std::ssize(example.tokens), "token"),
              learned);
-  const Marking marking = ::isatty(STDOUT_FILENO) != 0 ? Marking::colour : Marking::brackets;
+  const Marking marking = has_drawing_terminal() && wants_colour() ? Marking::colour : Marking::brackets;
   fmt::print("{}\n", describe_example(example, text.encoder(), marking));
   if (!tokens) return;
   for (size_t i = 0; i < example.tokens.size(); ++i) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/shell_quoted.h"
 #include "console/output.h"
 #include "control/client.h"
 #include "watch/run_log.h"
@@ -23,7 +24,7 @@ RunView current_view(const std::filesystem::path& run) {
     if (reply && reply->error) throw UserError(reply->error->message);
     if (reply && reply->view) return *reply->view;
     is_silent = !reply;
-  } catch (const NobodyListens&) {
+  } catch (const CannotBeAsked&) {
   } catch (const SystemError&) {  // it has ended just now
   }
   const bool goes_on = is_being_trained(run);
@@ -42,7 +43,7 @@ void print_view(const RunView& view) {
   for (const std::string& line : run_screen(view, style)) print_line(line.substr(0, line.find_last_not_of(' ') + 1));
   if (view.run.phase != "interrupted" && view.run.phase != "killed") return;
   print_line("");
-  print_line(fmt::format("`cotune train JOBS_FILE --resume --output-dir {}` goes on with it", printable(view.run.folder)));
+  print_line(fmt::format("`cotune train JOBS_FILE --resume --output-dir {}` goes on with it", printable(shell_quoted(view.run.folder))));
 }
 
 }  // namespace cotune

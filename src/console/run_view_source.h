@@ -10,7 +10,7 @@ namespace cotune {
 /// So long a run may take to answer, which does so without waiting for a round, until it counts as unresponsive.
 constexpr std::chrono::seconds most_seconds_to_answer{2};
 
-/// The run in a folder: as its process tells it, or, where none listens or answers, as its files have it. Throws UserError: it holds no
+/// The run in a folder: as its process tells it, or, where none listens or answers, or it is another user's, as its files have it. Throws UserError: it holds no
 /// run.
 RunView current_view(const std::filesystem::path& run);
 

@@ -8,11 +8,13 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
+#include "base/shell_quoted.h"
 #include "console/command_line.h"
 #include "console/output.h"
 #include "console/run_commands.h"
@@ -93,16 +95,17 @@ extern "C" void on_end_signal(int number) {
   std::signal(number, on_second_signal);
 }
 
-/// A run as the view asks for it: connected to once its process listens, which it does when the model is loaded.
+/// A run as the view asks for it: connected to once its process listens, which it does when the model is loaded; as its files have it
+/// where that cannot be asked.
 class WatchedRun {
  public:
-  /// Throws UserError as ControlClient does; NobodyListens where no process has the run.
+  /// Throws UserError as ControlClient does; CannotBeAsked where no process has the run.
   explicit WatchedRun(fs::path run) : run_(std::move(run)) {
     newest_.run.folder = run_.string();
     newest_.run.phase = "unresponsive";
     try {
       connect();
-    } catch (const NobodyListens&) {
+    } catch (const CannotBeAsked&) {
       if (!is_being_trained(run_)) throw;
     }
   }
@@ -113,8 +116,8 @@ class WatchedRun {
     try {
       if (!client_) connect();
       return answer();
-    } catch (const NobodyListens&) {
-      if (is_being_trained(run_)) return view_of_start(run_);
+    } catch (const CannotBeAsked&) {
+      if (is_being_trained(run_)) return view_of_files();
     } catch (const SystemError&) {
     }
     goes_on_ = false;
@@ -122,17 +125,30 @@ class WatchedRun {
   }
 
   void ask(ControlRequest request, Asker::Answer then) {
-    if (asker_) asker_->ask(std::move(request), std::move(then));
+    if (asker_) return asker_->ask(std::move(request), std::move(then));
+    ControlReply reply;
+    reply.error = ControlError{ControlErrorCode::failed, "the run cannot be asked: nobody listens at its socket, or it is another user's", {}};
+    then(reply);
   }
 
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds between_keys{200};
+  static constexpr std::chrono::seconds between_readings{2};
 
   void connect() {
     client_ = std::make_unique<ControlClient>(run_);
     asker_ = std::make_unique<Asker>(run_);
     answered_ = Clock::now();
+  }
+
+  RunView view_of_files() {
+    if (is_starting(run_)) return view_of_start(run_);
+    if (!read_ || Clock::now() - *read_ >= between_readings) {
+      newest_ = view_of(read_run_log(run_), true);
+      read_ = Clock::now();
+    }
+    return newest_;
   }
 
   std::optional<RunView> answer() {
@@ -151,11 +167,12 @@ class WatchedRun {
   }
 
   fs::path run_;
-  std::unique_ptr<ControlClient> client_;  ///< none while the run loads
+  std::unique_ptr<ControlClient> client_;  ///< none while the run loads, or cannot be asked
   std::unique_ptr<Asker> asker_;
   bool goes_on_ = true;
   RunView newest_;
   Clock::time_point answered_;
+  std::optional<Clock::time_point> read_;  ///< its files
 };
 
 /// Returns when the user has enough or the run has ended: whether the run goes on.
@@ -173,12 +190,13 @@ bool watch(const fs::path& folder) {
 int watch_run(const fs::path& run) {
   if (!holds_run(run)) throw_no_run(run);
   if (!has_live_terminal()) {
-    throw_user_error("standard input and output are no terminal to draw on: `cotune status --run {}` prints how the run stands", run.string());
+    throw_user_error("standard input and output are no terminal to draw on: `cotune status --run {}` prints how the run stands",
+                     shell_quoted(run.string()));
   }
   bool goes_on = true;
   try {
     goes_on = watch(run);
-  } catch (const NobodyListens&) {
+  } catch (const CannotBeAsked&) {
     goes_on = false;
   }
   // Its process writes the summary when its socket has gone.

@@ -174,6 +174,8 @@ OrderedJson to_json(const JobReport& job) {
           {"loss", number_or_null<OrderedJson>(job.loss)},
           {"eval_loss", number_or_null<OrderedJson>(job.eval_loss)},
           {"eval_accuracy", number_or_null<OrderedJson>(job.eval_accuracy)},
+          {"result_loss", number_or_null<OrderedJson>(job.result_loss)},
+          {"result_accuracy", number_or_null<OrderedJson>(job.result_accuracy)},
           {"tokens_per_second", number_or_null<OrderedJson>(job.tokens_per_second)},
           {"seconds_left", number_or_null<OrderedJson>(job.seconds_left)},
           {"reason", job.reason},
@@ -200,6 +202,8 @@ JobReport job_from(const Json& json, Fail fail) {
   job.loss = fields.number("loss");
   job.eval_loss = fields.number("eval_loss");
   job.eval_accuracy = fields.number("eval_accuracy");
+  if (fields.present("result_loss")) job.result_loss = fields.number("result_loss");
+  if (fields.present("result_accuracy")) job.result_accuracy = fields.number("result_accuracy");
   job.tokens_per_second = fields.number("tokens_per_second");
   job.seconds_left = fields.number("seconds_left");
   job.reason = fields.text("reason");

@@ -24,6 +24,8 @@ struct JobReport {
   bool added = false;      ///< while the run went on
   int64_t step = 0, steps = 0;  ///< steps: 0 where only the log of an old run could say
   double loss = unknown, eval_loss = unknown, eval_accuracy = unknown;
+  double result_loss = unknown, result_accuracy = unknown;  ///< held out, of the adapter that it would leave now, by which sweeps compare: the
+                                                            ///< best evaluation's under load_best_model_at_end, else the last; none of step 0
   double tokens_per_second = unknown, seconds_left = unknown;  ///< while it runs
   std::string reason;      ///< why it waits, or failed
   std::string checkpoint;  ///< folder of the newest one; "": none
@@ -34,8 +36,8 @@ struct JobReport {
 struct RunReport {
   int64_t pid = 0;     ///< 0: no process trains in the folder
   std::string folder;
-  std::string phase;   ///< training, idle (nothing to do: it waits for jobs), stopping; of a run without a process: ended, interrupted
-                       ///< (saved, --resume goes on), killed; loading: a process holds the folder and does not listen yet; unresponsive: it listens and does not answer
+  std::string phase;   ///< training (with pid 0: by a process that cannot be asked), idle (nothing to do: it waits for jobs), stopping; of a run without a process: ended, interrupted
+                       ///< (saved, --resume goes on), killed; loading: a process holds the folder and has not begun yet; unresponsive: it listens and does not answer
   bool stay = false;   ///< waits for further jobs when all have ended
   int64_t rounds = 0;  ///< of training
   double seconds = 0;  ///< since the run began

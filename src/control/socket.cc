@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/shell_quoted.h"
 #include "control/no_run.h"
 
 namespace cotune {
@@ -103,9 +104,13 @@ Descriptor connect_to(const fs::path& run) {
   if (reason == EAGAIN) throw SystemError(fmt::format("{}: the run's process does not answer", file.string()));
   if (reason == ENOENT || reason == ECONNREFUSED) {
     if (!holds_run(run)) throw_no_run(run);
-    throw NobodyListens(fmt::format("{}: nobody listens: no process trains in this folder, or it is still loading its model. "
+    throw CannotBeAsked(fmt::format("{}: nobody listens: no process trains in this folder, or it is still loading its model, or on another machine. "
                                     "`cotune train JOBS_FILE --resume --output-dir {}` goes on with a run that has stopped",
-                                    file.string(), run.string()));
+                                    file.string(), shell_quoted(run.string())));
+  }
+  if (reason == EACCES) {
+    throw CannotBeAsked(fmt::format("{}: cannot connect: {}: a run is changed by the user who trains it; `cotune status --run {}` reads its files",
+                                    file.string(), std::strerror(reason), shell_quoted(run.string())));
   }
   throw_user_error("{}: cannot connect: {}", file.string(), std::strerror(reason));
 }

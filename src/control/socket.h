@@ -26,14 +26,14 @@ SocketFile socket_file(const std::filesystem::path& run);
 /// Removes the file where it is still this one; what cannot be removed is replaced by the next run.
 void remove_socket(const std::filesystem::path& run, const SocketFile& own);
 
-/// Nobody listens at a run's socket.
-class NobodyListens : public UserError {
+/// Nobody listens at a run's socket, or it is another user's: what there is to know of the run stands in its files.
+class CannotBeAsked : public UserError {
  public:
   using UserError::UserError;
 };
 
-/// Blocking, but for connecting, which takes two seconds at most. Throws NobodyListens, with what to do about it; UserError where there is no
-/// run, as throw_no_run, or the socket is another user's; SystemError where so many wait already that the run accepts no more.
+/// Blocking, but for connecting, which takes two seconds at most. Throws CannotBeAsked, with what to do about it; UserError where there is no
+/// run, as throw_no_run; SystemError where so many wait already that the run accepts no more.
 Descriptor connect_to(const std::filesystem::path& run);
 
 }  // namespace cotune

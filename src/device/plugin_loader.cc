@@ -52,7 +52,7 @@ OpenedPlugin open_cuda_plugin(const PluginSearch& search) {
   std::error_code error;
   if (!fs::exists(path, error)) {
     opened.problem = fmt::format("this build has no CUDA plugin ({} is missing): run scripts/install-dependencies "
-                                 "--cuda, then scripts/build", path.string());
+                                 "--cuda in a clone, then scripts/build, and install from there again (docs/installing.md)", path.string());
     return opened;
   }
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -46,7 +46,7 @@ void ReadingLines::show(const ReadingProgress& progress, Time now) {
   const std::string line = reading_line(progress, seconds_between(file_begin_, now));
   if (columns_ == 0) return write_(line + "\n");
   const auto columns = static_cast<size_t>(columns_ - 1);
-  write_(clear_line + (columns_of(line) > columns ? in_columns(line, columns) : line));
+  write_(clear_line + (columns_of(line) > columns ? in_columns(line, columns, Align::left, unicode_) : line));
   has_line_ = true;
 }
 

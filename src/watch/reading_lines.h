@@ -10,13 +10,14 @@
 namespace cotune {
 
 /// What is said of data while they are tokenized: `tokenizing: 42%, 31s left, 1,240,000 tokens/s, 61,440 records of data/chats.jsonl`. Nothing about what
-/// is done within two seconds. On a terminal one line that is written over four times a second and goes at the end, elsewhere a line
+/// is done within two seconds. On a terminal that can draw one line that is written over four times a second and goes at the end, elsewhere a line
 /// every ten seconds.
 class ReadingLines {
  public:
   using Time = std::chrono::steady_clock::time_point;
-  /// columns: of the terminal; 0: it is none. write: bytes for standard error.
-  ReadingLines(int columns, std::function<void(const std::string&)> write) : columns_(columns), write_(std::move(write)) {}
+  /// columns: of the terminal; 0: it is none, or cannot draw. unicode: whether it shows more than ASCII. write: bytes for standard error.
+  ReadingLines(int columns, bool unicode, std::function<void(const std::string&)> write)
+      : columns_(columns), unicode_(unicode), write_(std::move(write)) {}
   /// Takes away the line that stands there.
   ~ReadingLines();
   ReadingLines(const ReadingLines&) = delete;
@@ -26,6 +27,7 @@ class ReadingLines {
 
  private:
   int columns_;
+  bool unicode_;
   std::function<void(const std::string&)> write_;
   std::string file_;
   Time file_begin_{};

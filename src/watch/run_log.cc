@@ -81,9 +81,13 @@ void add_evaluation(LoggedJob& job, const Json& json, double seconds) {
   const LoggedEvaluation& evaluation = job.evaluations.back();
   job.eval_loss = evaluation.loss;
   job.eval_accuracy = evaluation.accuracy;
-  if (evaluation.step > 0) return;
-  job.start_eval_loss = evaluation.loss;
-  job.start_eval_accuracy = evaluation.accuracy;
+  if (evaluation.step == 0) {
+    job.start_eval_loss = evaluation.loss;
+    job.start_eval_accuracy = evaluation.accuracy;
+  } else if (evaluation.best || !job.spec.train.load_best) {
+    job.result_loss = evaluation.loss;
+    job.result_accuracy = evaluation.accuracy;
+  }
 }
 
 void add_event(RunLog& log, const Json& json, Clock& clock) {
@@ -175,6 +179,10 @@ void read_summary(RunLog& log, const std::string& content) {
       job.start_eval_accuracy = number(each, "start_eval_accuracy");
       job.eval_loss = number(each, "eval_loss");
       job.eval_accuracy = number(each, "eval_accuracy");
+      if (number(each, "eval_step") > 0) {
+        job.result_loss = job.eval_loss;
+        job.result_accuracy = job.eval_accuracy;
+      }
       if (each.contains("adapter_step") && !each.at("adapter_step").is_null()) job.adapter_step = whole(each.at("adapter_step"));
     }
   }
@@ -275,7 +283,7 @@ RunView view_of(const RunLog& log, bool is_being_trained) {
   view.run.folder = log.folder.string();
   view.run.seconds = log.seconds;
   view.memory.limit_bytes = log.memory_limit_bytes;
-  view.run.phase = is_being_trained ? "loading" : !log.summary ? "killed" : log.summary->interrupted ? "interrupted" : "ended";
+  view.run.phase = is_being_trained ? "training" : !log.summary ? "killed" : log.summary->interrupted ? "interrupted" : "ended";
   if (log.summary) {
     const LoggedSummary& summary = *log.summary;
     view.run.rounds = summary.rounds;
@@ -303,6 +311,8 @@ RunView view_of(const RunLog& log, bool is_being_trained) {
     report.steps = logged.steps;
     report.eval_loss = logged.eval_loss;
     report.eval_accuracy = logged.eval_accuracy;
+    report.result_loss = logged.result_loss;
+    report.result_accuracy = logged.result_accuracy;
     report.reason = logged.reason;
     if (!logged.made.empty()) {
       report.loss = logged.made.back().loss;

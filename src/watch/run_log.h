@@ -50,6 +50,7 @@ struct LoggedJob {
   std::optional<int64_t> adapter_step;  ///< of the adapter that is left
   double eval_loss = JobReport::unknown, start_eval_loss = JobReport::unknown;
   double eval_accuracy = JobReport::unknown, start_eval_accuracy = JobReport::unknown;
+  double result_loss = JobReport::unknown, result_accuracy = JobReport::unknown;  ///< as of JobReport
   std::vector<LoggedStep> made;
   std::vector<LoggedEvaluation> evaluations;
   std::vector<LoggedSample> samples;
@@ -86,7 +87,7 @@ RunLog read_run_log(const std::filesystem::path& folder);
 /// The events of metrics.jsonl, added to what is known; jobs that `log` does not have are left out. file_name: for messages.
 void add_metrics(RunLog& log, std::string_view text, const std::string& file_name);
 
-/// Whether a process holds the folder and has not written its run's end yet: it loads the model, or it cannot make a socket.
+/// Whether a process holds the folder and has not written its run's end yet: it loads the model, or it trains.
 bool is_being_trained(const std::filesystem::path& folder);
 
 /// Whether that process has not begun yet: what stands in the folder is of an earlier one, or nothing does.
@@ -95,7 +96,7 @@ bool is_starting(const std::filesystem::path& folder);
 /// A run whose process holds the folder and has written nothing into it yet.
 RunView view_of_start(const std::filesystem::path& folder);
 
-/// The run as its files have it, of which no process tells.
+/// The run as its files have it, of which no process tells. is_being_trained: by a process that has begun and cannot be asked.
 RunView view_of(const RunLog& log, bool is_being_trained);
 
 }  // namespace cotune

@@ -200,12 +200,12 @@ std::string counts_text(const std::map<std::string, int64_t>& jobs) {
 }
 
 bool is_ahead(const JobReport& a, const JobReport& b) {
-  if (a.by_accuracy && a.eval_accuracy != b.eval_accuracy) return a.eval_accuracy > b.eval_accuracy;
-  return a.eval_loss < b.eval_loss;
+  if (a.by_accuracy && a.result_accuracy != b.result_accuracy) return a.result_accuracy > b.result_accuracy;
+  return a.result_loss < b.result_loss;
 }
 
 std::string best_text(const JobReport& best, const ScreenStyle& style) {
-  const std::string value = best.by_accuracy ? fmt::format("most right {:.1f}%", 100 * best.eval_accuracy) : fmt::format("least held out {:.4f}", best.eval_loss);
+  const std::string value = best.by_accuracy ? fmt::format("most right {:.1f}%", 100 * best.result_accuracy) : fmt::format("least held out {:.4f}", best.result_loss);
   return fmt::format("{}: {}", value, with_both_ends(printable(best.name), std::max<size_t>(12, style.columns / 3), style.unicode));
 }
 
@@ -222,7 +222,7 @@ std::vector<std::string> sweep_lines(const RunView& view, const ScreenStyle& sty
     Sweep& sweep = sweeps[job.report.sweep];
     ++sweep.jobs[job.report.status];
     const bool is_out = job.report.status == "cancelled" || job.report.status == "failed" || job.report.status == "refused";
-    if (is_out || std::isnan(job.report.eval_loss)) continue;
+    if (is_out || std::isnan(job.report.result_loss)) continue;
     if (sweep.best == nullptr || is_ahead(job.report, *sweep.best)) sweep.best = &job.report;
   }
   std::vector<std::string> lines;

@@ -16,7 +16,7 @@ namespace {
 struct Candidate {
   const LoggedJob* job = nullptr;
   size_t colour = 0;  ///< of its job in the rest of the page: its position in the run
-  bool is_ranked() const { return job->adapter_step.has_value() && !std::isnan(job->eval_loss); }
+  bool is_ranked() const { return job->adapter_step.has_value() && !std::isnan(job->result_loss); }
 };
 
 struct LoggedSweep {
@@ -51,8 +51,8 @@ bool is_better(SweepMetric metric, const Candidate& a, const Candidate& b) {
   if (a.is_ranked() != b.is_ranked()) return a.is_ranked();
   const auto key = [metric](const Candidate& candidate) {
     const LoggedJob& job = *candidate.job;
-    const double loss = std::isnan(job.eval_loss) ? std::numeric_limits<double>::infinity() : job.eval_loss;
-    const double accuracy = std::isnan(job.eval_accuracy) ? 0 : job.eval_accuracy;
+    const double loss = std::isnan(job.result_loss) ? std::numeric_limits<double>::infinity() : job.result_loss;
+    const double accuracy = std::isnan(job.result_accuracy) ? 0 : job.result_accuracy;
     return std::pair(metric == SweepMetric::eval_loss ? 0 : -accuracy, loss);
   };
   return key(a) < key(b);
@@ -95,8 +95,8 @@ std::string table(const LoggedSweep& sweep) {
     html += fmt::format("<tr><td class=\"name\">{}{}{}{}</td>", swatch(candidate.colour, i >= plain_curves), is_best(sweep, i) ? "<b>" : "", html_text(job.spec.name), is_best(sweep, i) ? "</b>, best" : "");
     for (const std::string& option : sweep.options) html += fmt::format("<td class=\"n\">{}</td>", html_text(value_of(candidate, option)));
     html += fmt::format("<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"why\">{}{}</td></tr>\n",
-                        std::isnan(job.eval_loss) ? "" : fmt::format("{:.4f}", job.eval_loss),
-                        std::isnan(job.eval_accuracy) ? "" : fmt::format("{:.1f}%", 100 * job.eval_accuracy), job.step,
+                        std::isnan(job.result_loss) ? "" : fmt::format("{:.4f}", job.result_loss),
+                        std::isnan(job.result_accuracy) ? "" : fmt::format("{:.1f}%", 100 * job.result_accuracy), job.step,
                         html_text(job.status == "stopped_early" ? "stopped early" : job.status),
                         job.reason.empty() ? "" : ": " + html_text(job.reason));
   }
@@ -159,7 +159,7 @@ std::string metric_over(const LoggedSweep& sweep, const std::string& option) {
                             .with_marks = true,
                             .hollow = !is_best(sweep, i),
                             .faint = i >= plain_curves,
-                            .points = {{x, metric.of(candidate.job->eval_loss, candidate.job->eval_accuracy)}}});
+                            .points = {{x, metric.of(candidate.job->result_loss, candidate.job->result_accuracy)}}});
     tried.insert(x);
   }
   if (!are_numbers || tried.size() <= most_named_values) chart.x_ticks.assign(tried.begin(), tried.end());

@@ -39,6 +39,11 @@ struct sigaction stop_before;
 
 bool in_foreground() { return ::tcgetpgrp(STDOUT_FILENO) == ::getpgrp(); }
 
+bool draws(int descriptor) {
+  const char* kind = std::getenv("TERM");
+  return ::isatty(descriptor) != 0 && kind != nullptr && *kind != '\0' && std::strcmp(kind, "dumb") != 0;
+}
+
 /// While it lives, use of a terminal in whose background this process has come to be fails, or works, but stops nobody.
 class NotStopped {
  public:
@@ -117,10 +122,9 @@ void keep_standard_error() {
 
 }  // namespace
 
-bool has_drawing_terminal() {
-  const char* kind = std::getenv("TERM");
-  return ::isatty(STDOUT_FILENO) && kind != nullptr && *kind != '\0' && std::strcmp(kind, "dumb") != 0;
-}
+bool has_drawing_terminal() { return draws(STDOUT_FILENO); }
+
+bool has_drawing_error_terminal() { return draws(STDERR_FILENO); }
 
 bool has_live_terminal() {
   struct stat input{}, output{};

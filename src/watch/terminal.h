@@ -9,8 +9,9 @@
 
 namespace cotune {
 
-/// Whether standard output is a terminal that knows colours and how to move its cursor.
+/// Whether standard output is a terminal that knows colours and how to move its cursor; whether standard error is.
 bool has_drawing_terminal();
+bool has_drawing_error_terminal();
 
 /// Whether a live view can be drawn on it: standard input is the same terminal, and this process is in its foreground.
 bool has_live_terminal();

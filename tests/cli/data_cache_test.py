@@ -188,6 +188,20 @@ class DataCache(ProgramTest):
         options = ("--set", f"run.data_cache={self.cache}", "--set", "run.threads=1")
         return ("data", jobs, *options), ("train", jobs, "--output-dir", self.path / "run", *options)
 
+    def test_tokenizing_is_lines_on_a_terminal_that_cannot_draw(self):
+        command, _ = self.commands_that_tokenize()
+        program = TerminalProgram(self.command(*command), columns=40, TERM="dumb")
+        self.addCleanup(program.close)
+
+        def is_told():
+            program.read()
+            return "tokenizing: " in program.screen.normal
+
+        self.tokenize_slowly(program.process, is_told)
+        self.assertEqual(program.end(), 0, program.screen.normal)
+        self.assertRegex(program.screen.normal, r"(?m)^tokenizing: .* of .*plain\.jsonl\r?$")
+        self.assertNotIn("\rtokenizing", program.screen.normal)
+
     def test_tokenizing_is_one_line_on_a_terminal_that_goes_at_the_end(self):
         for command, first_words in zip(self.commands_that_tokenize(), ("job plain", "plain     starts: ")):
             with self.subTest(command[0]):

@@ -7,6 +7,7 @@ import json
 import unittest
 
 from program import ProgramTest
+from terminal_screen import TerminalProgram
 from tiny_models import copy_model
 
 CHAT = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "3", "weight": 0},
@@ -53,6 +54,16 @@ class Data(ProgramTest):
         self.assertIn("### Instruction:\nAdd.\n\n### Input:\n1 1\n\n### Response:\n⟦2\\x02⟧\n", text)
         text = self.shown(self.write_jobs("train: completions.jsonl, train_on_prompt: true"), "--count", "1")
         self.assertIn("\n1⟦+1=2\\x02⟧\n", text)
+
+    def test_marks_in_colour_on_a_terminal_that_has_it_where_it_is_wished(self):
+        jobs = self.write_jobs("train: texts.jsonl")
+        for environment, is_coloured in (({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):
+            with self.subTest(environment):
+                program = TerminalProgram(self.command("data", jobs, "--count", "1"), **{"NO_COLOR": "", **environment})
+                self.addCleanup(program.close)
+                self.assertEqual(program.end(), 0)
+                self.assertEqual(SHOWN["texts"] in program.screen.normal, not is_coloured)
+                self.assertEqual("32" in program.screen.normal_styles, is_coloured)
 
     def test_shows_tokens_and_cuts_as_training_does(self):
         text = self.shown(self.write_jobs("train: completions.jsonl"), "--count", "1", "--tokens")

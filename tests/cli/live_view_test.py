@@ -275,6 +275,42 @@ class FromAnotherTerminal(LiveViewTest):
             program.press("q")
             self.assertEqual(program.end(), 0)
 
+    def test_a_run_whose_socket_cannot_be_reached_is_shown_from_its_files(self):
+        process = self.start_quietly()
+        self.wait_until(process, lambda: self.view()["run"]["rounds"] > 2)
+        (self.path / "run/control.sock").unlink()  # as on another machine that shares the folder, or a file system without sockets
+        self.assertRegex(self.status(), rf"^cotune · training(.|\n)*  plain +running +\d+/{ENDLESS}")
+        self.assertEqual((self.view()["run"]["pid"], self.view()["run"]["phase"]), (0, "training"))
+        program = self.terminal("watch", "--run", self.path / "run")
+        self.wait_for_row(program, "plain", "running")
+        before = self.row(program, "plain")
+        program.wait_for(lambda _: self.row(program, "plain") not in (before, ""))
+        program.press("p")
+        program.wait_for_text("the run cannot be asked")
+        process.kill()
+        self.assertEqual(program.end(), 0)
+        self.assertIn("not running, and it did not end", program.screen.normal)
+
+    def test_a_run_of_another_user_is_shown_from_its_files_and_not_changed(self):
+        process = self.start_quietly()
+        self.wait_until(process, lambda: self.view()["run"]["rounds"] > 2)
+        other = {}
+        self.path.chmod(0o755)
+        if os.geteuid() == 0:
+            other = {"user": 65534}
+            if subprocess.run(self.command("--version"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **other).returncode != 0:
+                self.skipTest("the program is not another user's to start")
+        else:
+            (self.path / "run/control.sock").chmod(0)
+        self.assertRegex(self.run_program("status", "--run", self.path / "run", **other).stdout, r"^cotune . training(.|\n)*  plain +running")
+        folder = self.path / "pages"
+        folder.mkdir(mode=0o777)
+        folder.chmod(0o777)
+        self.run_program("report", "--run", self.path / "run", "--output", folder / "page.html", **other)
+        self.assertIn("<b>training</b>", (folder / "page.html").read_text())
+        self.assertIn("cannot connect: Permission denied: a run is changed by the user who trains it",
+                      self.run_program("job", "pause", "plain", "--run", self.path / "run", expect=2, **other).stderr)
+
     def test_status_says_of_every_run_how_it_stands(self):
         self.assertIn("holds no run", self.run_program("status", "--run", self.path, expect=2).stderr)
         process = self.start_quietly()

@@ -61,6 +61,11 @@ class NoRun(ProgramTest):
         self.assertIn("not running, and it did not end", said)
         self.assertIn(goes_on, said)
         self.assertIn("`cotune status --run run`", self.refused("watch", "--run", "run"))
+        (self.path / "run").rename(self.path / "my run")
+        quoted = f"--output-dir '{self.path}/my run'"
+        self.assertIn(f"`cotune train JOBS_FILE --resume {quoted}` goes on with it", self.run_program("status", "--run", self.path / "my run").stdout)
+        self.assertIn(f"--resume {quoted}` goes on", self.refused("job", "list", "--run", self.path / "my run"))
+        (self.path / "my run").rename(self.path / "run")
         self.run_program("train", self.jobs_file(steps=2), "--output-dir", self.path / "run", "--overwrite")
         self.assertNotIn("--resume", self.run_program("status", "--run", self.path / "run").stdout)
 

@@ -429,10 +429,11 @@ class Sweep(ProgramTest):
         self.addCleanup(program.close)
 
         def frame_with(counts):
-            """A whole frame with these counts and two candidates that have come apart: the one that stands best, and the lines."""
+            """A whole frame with these counts and two candidates that have come apart, after two steps: after one what is held out may be the base model's.
+            The one that stands best, and the lines."""
             for lines in program.screen.frames:
                 held_out = {match[1]: (match[2], match[3]) for match in
-                            (re.match(r"[ ▶] (sql-r\S+) +(\w+) .*? (\d+\.\d{4}) +\d\.\d\de-", line) for line in lines) if match}
+                            (re.match(r"[ ▶] (sql-r\S+) +(\w+) +(?:[2-9]|\d\d+)/.*? (\d+\.\d{4}) +\d\.\d\de-", line) for line in lines) if match}
                 told = re.match(rf"sweep sql · least held out (\d+\.\d{{4}}): (\S+) · {counts}$", lines[3])
                 of_running = {loss for status, loss in held_out.values() if status == "running"}
                 if told and len(of_running) == 2:

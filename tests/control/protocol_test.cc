@@ -81,7 +81,7 @@ TEST(ControlRequests, OfAnyDepthAndAnyNumberOfFieldsAreRefusedQuickly) {
 
 TEST(ControlReplies, ComeBackFromTheirLines) {
   JobReport job{.name = "a", .tenant = "t", .status = "running", .priority = 3, .deadline = "2026-11-30", .added = true,
-                .step = 4, .steps = 9, .loss = 1.25, .reason = "", .checkpoint = "/run/jobs/a/step-4", .adapter = ""};
+                .step = 4, .steps = 9, .loss = 1.25, .result_loss = 1.5, .result_accuracy = 0.5, .reason = "", .checkpoint = "/run/jobs/a/step-4", .adapter = ""};
   ControlReply reply;
   reply.jobs = {job};
   const ControlReply again = parse_reply(to_line(reply, "\"x\""));
@@ -89,6 +89,8 @@ TEST(ControlReplies, ComeBackFromTheirLines) {
   EXPECT_EQ(again.jobs->front().checkpoint, job.checkpoint);
   EXPECT_EQ(again.jobs->front().loss, 1.25);
   EXPECT_TRUE(std::isnan(again.jobs->front().eval_loss));
+  EXPECT_EQ(again.jobs->front().result_loss, 1.5);
+  EXPECT_EQ(again.jobs->front().result_accuracy, 0.5);
   EXPECT_EQ(to_line(again, "\"x\""), to_line(reply, "\"x\""));
 
   ControlReply of_run;

@@ -133,8 +133,19 @@ TEST_F(ControlSocket, IsItsOwnersAloneAndGoesWithTheServer) {
   EXPECT_FALSE(fs::exists(control_socket(run)));
   EXPECT_THAT([&] { ControlClient client(run); }, ThrowsMessage<UserError>(HasSubstr("holds no run: run.json is missing")));
   std::ofstream(run / "run.json") << "{}";
-  EXPECT_THAT([&] { ControlClient client(run); }, ThrowsMessage<NobodyListens>(HasSubstr("nobody listens")));
+  EXPECT_THAT([&] { ControlClient client(run); }, ThrowsMessage<CannotBeAsked>(HasSubstr("nobody listens")));
   EXPECT_THROW(ControlClient(run / "none"), UserError);
+}
+
+TEST_F(ControlSocket, OfAnotherUserCannotBeAsked) {
+  Answering server(run);
+  constexpr uid_t nobody = 65534;
+  const bool is_root = ::geteuid() == 0;  // to whom every file is open
+  fs::permissions(run, fs::perms::owner_all | fs::perms::others_exec);
+  if (!is_root) fs::permissions(control_socket(run), fs::perms::none);
+  ASSERT_TRUE(!is_root || ::seteuid(nobody) == 0);
+  EXPECT_THAT([&] { ControlClient client(run); }, ThrowsMessage<CannotBeAsked>(HasSubstr("cannot connect: Permission denied: a run is changed by the user who trains it")));
+  ASSERT_TRUE(!is_root || ::seteuid(0) == 0);
 }
 
 TEST_F(ControlSocket, ThatAKilledProcessLeftIsReplaced) {

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -62,9 +63,11 @@ class DeviceResults(unittest.TestCase):
         port = free_port()
         runs = [subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                  env={**os.environ, **(torchrun(rank, ranks, port) if ranks > 1 else {})}) for rank in range(ranks)]
+        self.said = ""
         for run in runs:
             output, _ = run.communicate(timeout=600)
             self.assertEqual(run.returncode, 0, output)
+            self.said += output
         summary = json.loads((self.path / name / "summary.json").read_text())
         return summary["losses"], summary
 
@@ -80,6 +83,7 @@ class DeviceResults(unittest.TestCase):
         for ours, theirs in zip(summary["jobs"], reference["jobs"]):
             self.assertLessEqual(abs(ours["eval_loss"] - theirs["eval_loss"]), LIMITS[dtype] * theirs["eval_loss"], ours["name"])
         self.assertEqual("device_memory" in summary, DEVICE != "cpu")
+        self.assertEqual([bool(re.search(rf"(?m)^{row} +\d\S* \S+  of ", self.said)) for row in ("the device", "the whole process")], [DEVICE != "cpu", DEVICE == "cpu"])
         return summary
 
     def test_float32(self):

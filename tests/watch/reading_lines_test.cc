@@ -32,7 +32,7 @@ TEST(ReadingLine, TellsShareRateAndTimeLeft) {
 TEST(ReadingLines, SayNothingOfWhatIsSoonDone) {
   Shown shown;
   {
-    ReadingLines lines(80, shown.write());
+    ReadingLines lines(80, true, shown.write());
     for (const double second : {0.0, 0.5, 1.9}) lines.show({file, second / 2, 10, 100}, at(second));
   }
   EXPECT_THAT(shown.pieces, IsEmpty());
@@ -41,7 +41,7 @@ TEST(ReadingLines, SayNothingOfWhatIsSoonDone) {
 TEST(ReadingLines, AreOneLineOnATerminalThatGoesAtTheEnd) {
   Shown shown;
   {
-    ReadingLines lines(40, shown.write());
+    ReadingLines lines(40, true, shown.write());
     for (int i = 0; i <= 30; ++i) lines.show({file, i / 100.0, 10, 100}, at(i * 0.1));
   }
   ASSERT_EQ(shown.pieces.size(), 5u);  // four times in the third second, and the end
@@ -53,10 +53,19 @@ TEST(ReadingLines, AreOneLineOnATerminalThatGoesAtTheEnd) {
   EXPECT_EQ(shown.pieces.back(), "\r\x1b[K");
 }
 
+TEST(ReadingLines, AreCutInAsciiWhereTheTerminalShowsNoMore) {
+  Shown shown;
+  {
+    ReadingLines lines(40, false, shown.write());
+    for (const double second : {0.0, 2.0}) lines.show({file, 0.2, 10, 100}, at(second));
+  }
+  EXPECT_EQ(shown.pieces.front(), "\r\x1b[Ktokenizing: 20%, 8s left, 50 tokens/s,.");
+}
+
 TEST(ReadingLines, ComeNowAndThenWhereThereIsNoTerminal) {
   Shown shown;
   {
-    ReadingLines lines(0, shown.write());
+    ReadingLines lines(0, true, shown.write());
     for (int i = 0; i <= 250; ++i) lines.show({i < 200 ? file : other, -1, i, 10 * i}, at(i * 0.1));
   }
   ASSERT_EQ(shown.pieces.size(), 3u);

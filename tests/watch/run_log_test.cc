@@ -88,7 +88,7 @@ TEST_F(RunFiles, OfARunThatWasKilledSayHowFarItWas) {
   EXPECT_THAT(view.jobs[0].losses, ElementsAre(2.0, 1.5));
   EXPECT_EQ(view.jobs[1].report.status, "waiting");
   EXPECT_EQ(view.memory.peak_bytes, 700);
-  EXPECT_EQ(view_of(log, true).run.phase, "loading");
+  EXPECT_EQ(view_of(log, true).run.phase, "training");
 }
 
 TEST_F(RunFiles, OfARunThatHasEndedSayHow) {
@@ -103,6 +103,35 @@ TEST_F(RunFiles, OfARunThatHasEndedSayHow) {
   EXPECT_EQ(view.jobs[0].report.status, "failed");
   EXPECT_EQ(view.jobs[0].report.reason, "loss is not finite");
   EXPECT_TRUE(view.ranks.empty());
+}
+
+TEST_F(RunFiles, SayWhatASweepComparesAJobBy) {
+  const auto evaluation = [](int step, double loss, bool best) {
+    return nlohmann::json{{"event", "evaluation"}, {"job", "sql"}, {"step", step}, {"loss", loss}, {"accuracy", loss / 10}, {"best", best}, {"seconds", 1}}.dump() + "\n";
+  };
+  const std::string start = evaluation(0, 1.0, false), rest = evaluation(2, 2.0, true) + evaluation(4, 3.0, false);
+  const auto report = [&] { return view_of(read_run_log(folder), false).jobs.at(0).report; };
+  write("metrics.jsonl", start);
+  EXPECT_TRUE(std::isnan(report().result_loss));
+  EXPECT_EQ(report().eval_loss, 1);
+  write("metrics.jsonl", start + rest);
+  EXPECT_EQ(report().result_loss, 3);
+  EXPECT_EQ(report().result_accuracy, 0.3);
+  std::string with_best = configuration;
+  with_best.insert(with_best.find("steps: 4"), "load_best_model_at_end: true, eval_steps: 2, ");
+  with_best.insert(with_best.find("a.jsonl") + 7, ", eval_fraction: 0.5");
+  write("run.json", nlohmann::json{{"configuration", with_best}, {"compute_dtype", "float"}}.dump());
+  EXPECT_EQ(report().result_loss, 2);
+  EXPECT_EQ(report().eval_loss, 3);
+  const auto summary = [&](int eval_step) {
+    write("summary.json", R"({"interrupted":true,"seconds":2.0,"rounds":4,"device":"cpu","jobs":[{"name":"sql","status":"stopped","step":4,"eval_step":)" +
+                              std::to_string(eval_step) + R"(,"eval_loss":2.5,"eval_accuracy":0.5}]})");
+  };
+  summary(2);
+  EXPECT_EQ(report().result_loss, 2.5);
+  write("metrics.jsonl", start);
+  summary(0);
+  EXPECT_TRUE(std::isnan(report().result_loss));
 }
 
 TEST_F(RunFiles, OfARunOnRanksSayHowBusyEachWas) {

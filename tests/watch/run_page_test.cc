@@ -56,7 +56,7 @@ TEST(RunPage, TheBestCandidateOfASweepIsInFront) {
   for (const auto& [name, loss] : {std::pair{"b", 2.0}, {"a", 1.0}, {"c", 3.0}, {"like-a", 1.0}}) {
     LoggedJob job = job_of(name, 4);
     job.adapter_step = 4;
-    job.eval_loss = job.evaluations.back().loss = loss;
+    job.result_loss = job.evaluations.back().loss = loss;
     job.spec.sweep = {.of = "s", .values = {{"adapter.r", log.jobs.size() < 2 ? "4" : "8"}}};
     log.jobs.push_back(job);
   }
@@ -64,6 +64,18 @@ TEST(RunPage, TheBestCandidateOfASweepIsInFront) {
   EXPECT_THAT(all_between(chart(page, "held-out loss of each candidate"), "data-name=\"", "\""), ElementsAre("c", "b", "like-a", "a"));
   const std::string over = chart(page, "held-out loss over adapter.r");
   EXPECT_THAT(all_between(over, "<circle class=\"mark ", "\""), ElementsAre("c2 hollow", "c0 hollow", "c3 hollow", "c1"));
+}
+
+TEST(RunPage, ComparesNoCandidateOfASweepByWhatItStartedAs) {
+  RunLog log{.folder = "/run"};
+  for (const char* name : {"a", "b"}) {
+    LoggedJob job = job_of(name, 1);
+    job.evaluations.pop_back();
+    job.eval_loss = 1;
+    job.spec.sweep = {.of = "s", .values = {{"adapter.r", name}}};
+    log.jobs.push_back(job);
+  }
+  EXPECT_THAT(chart(run_page(log, "training"), "held-out loss over adapter.r"), HasSubstr("nothing was recorded"));
 }
 
 TEST(RunPage, SaysWhatTheRunIsAtAsStatusDoes) {

@@ -82,18 +82,20 @@ TEST(RunScreen, LeavesOutTheHeldOutLossBeforeTheLearningRate) {
 TEST(RunScreen, SaysOfEverySweepHowFarItIsAndWhichCandidateHasTheLeastLoss) {
   RunView view = a_run(5);
   for (size_t i = 0; i < 4; ++i) view.jobs[i].report.sweep = i < 3 ? "rank" : "rate";
+  view.jobs[0].report.result_loss = 0.9;
   view.jobs[1].report.status = "stopped_early";
-  view.jobs[1].report.eval_loss = 0.75;
+  view.jobs[1].report.result_loss = 0.75;
+  view.jobs[1].report.eval_loss = 0.95;
   view.jobs[2].report.status = "cancelled";
-  view.jobs[2].report.eval_loss = 0.5;
-  view.jobs[3].report.eval_loss = JobReport::unknown;
+  view.jobs[2].report.result_loss = 0.5;
+  view.jobs[3].report.eval_loss = 0.4;  // of step 0
   const std::string text = text_of(run_screen(view, {.columns = 100}));
   EXPECT_THAT(text, HasSubstr("sweep rank · least held out 0.7500: job-1 · 1 running, 1 stopped early, 1 cancelled\n"));
   EXPECT_THAT(text, HasSubstr("sweep rate · 1 running\n"));
   EXPECT_THAT(text_of(run_screen(view, {.columns = 48})), HasSubstr("sweep rank · least held out 0.7500: job-1\n"));
   for (JobView& job : view.jobs) job.report.by_accuracy = true;
-  view.jobs[0].report.eval_accuracy = 0.91;
-  view.jobs[1].report.eval_accuracy = 0.9;
+  view.jobs[0].report.result_accuracy = 0.91;
+  view.jobs[1].report.result_accuracy = 0.9;
   EXPECT_THAT(text_of(run_screen(view, {.columns = 100})), HasSubstr("sweep rank · most right 91.0%: job-0"));
   EXPECT_THAT(text_of(run_screen(view, {.columns = 80, .rows = 8})), AllOf(HasSubstr("sweep rank"), Not(HasSubstr("sweep rate"))));
 }

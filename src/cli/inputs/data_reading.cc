@@ -12,6 +12,7 @@
 #include "base/counted.h"
 #include "base/sudden_end.h"
 #include "watch/reading_lines.h"
+#include "watch/terminal.h"
 
 namespace cotune {
 namespace {
@@ -20,7 +21,7 @@ constexpr int64_t gib = int64_t{1} << 30;
 
 int columns_of_standard_error() {
   winsize size{};
-  if (::isatty(STDERR_FILENO) == 0) return 0;
+  if (!has_drawing_error_terminal()) return 0;
   return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
 }
 
@@ -85,7 +86,7 @@ DataReading DataReading::in_background() const {
 
 JobData DataReading::read(const DataRequest& request, Diagnostics& mistakes) const {
   ReadingOptions options{.threads = threads_};
-  ReadingLines lines(columns_of_standard_error(), [](const std::string& text) { write_to_standard_error(text); });
+  ReadingLines lines(columns_of_standard_error(), shows_unicode(), [](const std::string& text) { write_to_standard_error(text); });
   if (!is_silent_) {
     options.progress = [&lines](const ReadingProgress& progress) { lines.show(progress, std::chrono::steady_clock::now()); };
   }

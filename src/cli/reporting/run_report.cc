@@ -209,8 +209,12 @@ void print_memory(const RunSummary& summary, const RunPrediction& prediction, si
   }
   const std::string process =
       prediction.process() ? fmt::format("  {:>12}", bytes_text(prediction.process()->predicted)) : "";
-  print_line(fmt::format("{}  {:>12}{}{}", name_column("the whole process", name_width), bytes_text(summary.peak_rss_bytes),
-                         process, summary.memory_limit_bytes > 0 ? "  of " + bytes_text(summary.memory_limit_bytes) : ""));
+  const std::string of_limit = summary.memory_limit_bytes > 0 ? "  of " + bytes_text(summary.memory_limit_bytes) : "";
+  print_line(fmt::format("{}  {:>12}{}{}", name_column("the whole process", name_width), bytes_text(summary.peak_rss_bytes), process,
+                         summary.device_memory ? "" : of_limit));
+  if (summary.device_memory) {
+    print_line(fmt::format("{}  {:>12}{}", name_column("the device", name_width), bytes_text(summary.device_memory->peak_held_bytes), of_limit));
+  }
 }
 
 void print_places(const std::vector<const TrainingJob*>& jobs, const std::filesystem::path& run_folder) {

@@ -31,6 +31,10 @@ void RunBoard::fill(JobReport& report, const TrainingJob& job) {
   if (state.step > 0) report.loss = state.last_loss;
   report.eval_loss = state.last_eval_loss;
   report.eval_accuracy = state.last_eval_accuracy;
+  if (const JobResult result = job.result(); result.eval_step > 0) {
+    report.result_loss = result.eval_loss;
+    report.result_accuracy = result.eval_accuracy;
+  }
   report.reason = state.status != JobStatus::waiting ? state.end_reason() : state.wait_reason.empty() ? "is about to start" : state.wait_reason;
   if (state.status != JobStatus::running) report.tokens_per_second = report.seconds_left = JobReport::unknown;
   if (job.has_left_adapter()) report.adapter = (job.folder() / "adapter").string();

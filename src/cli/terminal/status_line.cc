@@ -6,6 +6,7 @@
 #include "base/quantity_text.h"
 #include "base/sudden_end.h"
 #include "watch/screen_text.h"
+#include "watch/terminal.h"
 
 namespace cotune {
 namespace {
@@ -14,12 +15,12 @@ namespace {
 std::string in_one_line(const std::string& text) {
   winsize size{};
   const size_t columns = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
-  return columns_of(text) > columns ? in_columns(text, columns) : text;
+  return columns_of(text) > columns ? in_columns(text, columns, Align::left, shows_unicode()) : text;
 }
 
 }  // namespace
 
-StatusLine::StatusLine() : is_terminal_(isatty(STDERR_FILENO) != 0) {}
+StatusLine::StatusLine() : is_terminal_(has_drawing_error_terminal()) {}
 
 StatusLine::~StatusLine() {
   if (is_drawn_) write_to_standard_error("\r\x1b[K");

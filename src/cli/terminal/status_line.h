@@ -6,7 +6,7 @@
 
 namespace cotune {
 
-/// A line on standard error about work that goes on: drawn over four times a second on a terminal, elsewhere a further line every 30
+/// A line on standard error about work that goes on: drawn over four times a second on a terminal that can (TERM), elsewhere a further line every 30
 /// seconds. Time counts from when it was made.
 class StatusLine {
  public:
