@@ -352,7 +352,7 @@ AdapterSetup read_adapter_setup(const std::filesystem::path& folder, const Model
   mistakes.throw_if_any();
   AdapterSetup setup;
   setup.spec = spec;
-  setup.modules = resolve_target_modules(job, model.layer_count);
+  setup.modules = resolve_target_modules(job, model.layer_count, Unmatched::ignored);
   return setup;
 }
 

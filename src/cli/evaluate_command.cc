@@ -78,21 +78,22 @@ int evaluate(const EvaluateOptions& options) {
         "--answers: nothing is answered or chosen: the data hold no questions with choices, and neither --exact-match nor --choices is "
         "given");
   }
+  model->load();
+  catch_interruption();
   std::optional<AtomicFile> answers;
   std::function<void(const std::string&)> write;
   if (!options.answers.empty()) {
-    answers.emplace(options.answers);
+    answers.emplace(where_link_leads(options.answers));
     write = [&](const std::string& line) { answers->append(line); };
   }
-  model->load();
-  catch_interruption();
-  const auto results = evaluate_all(options, *model, data, write);
-  if (!results) {
+  const auto evaluated = evaluate_all(options, *model, data, write);
+  if (!evaluated) {
     write_to_standard_error("interrupted: nothing was written\n");
     return interrupted_exit_code;
   }
+  print(evaluated->results, options.json);
   if (answers) answers->commit();
-  print(*results, options.json);
+  if (!evaluated->not_finite.empty()) model->throw_not_finite(*evaluated->not_finite.begin());
   return 0;
 }
 

@@ -70,6 +70,7 @@ int generate(const GenerateOptions& options) {
   sampling_of(options);
   use_threads(options.model);
   AdaptedModel model(options.model.model, named_adapters(options.model.adapters), options.model.dtype, options.model.device);
+  if (!options.chat_template.empty()) model.use_template(options.chat_template);
   if (options.system) model.need_template("--system");
   if (options.chat) return chat(options, model);
   return options.prompts.empty() ? answer_once(options, model) : answer_prompts(options, model);

@@ -1,16 +1,20 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "base/counted.h"
 #include "base/error.h"
 #include "base/quantity_text.h"
 #include "cli/commands.h"
 #include "cli/inputs/model_of_adapter.h"
+#include "cli/inputs/model_text.h"
 #include "cli/inputs/run_setup.h"
 #include "cli/terminal/interruption.h"
+#include "cli/terminal/status_line.h"
 #include "console/command_line.h"
 #include "console/output_file.h"
 #include "jobs/memory_size.h"
@@ -41,6 +45,17 @@ bool writes_gguf(const MergeArguments& arguments, const ModelFiles& model) {
   return true;
 }
 
+/// Tokens at which answers of a GGUF model end: those that its metadata name, and the one that closes an answer in its chat template.
+std::vector<int32_t> ends_of_answers(const ModelFiles& model) {
+  std::vector<int32_t> ids = model.tokenizer.end_of_turn_ids;
+  try {
+    ids = ModelText(model).end_of_turn_ids();
+  } catch (const UserError&) {  // a template that cannot be parsed is written as it is
+  }
+  std::ranges::sort(ids);
+  return ids;
+}
+
 /// Unwinds what is written: nothing of it stays.
 struct Interrupted {};
 
@@ -49,19 +64,20 @@ void merge(const MergeArguments& arguments) {
   settings.dtype = dtype_to_write(arguments.dtype);
   settings.max_file_bytes = parse_memory_size(arguments.max_file_size)->bytes;
   const std::filesystem::path folder = arguments.adapter.empty() ? "" : find_adapter_folder(arguments.adapter);
-  const ModelFiles model = open_cached_model(model_of_adapter(arguments.model, folder));
+  ModelFiles model = open_cached_model(model_of_adapter(arguments.model, folder));
   const bool to_gguf = writes_gguf(arguments, model);
   const std::unique_ptr<Adapter> adapter = folder.empty() ? nullptr : open_adapter(folder, model.config, model.path, at::kDouble, at::kCPU);
-  const bool terminal = isatty(STDERR_FILENO) != 0;
+  if (!to_gguf && model.tokenizer.gguf) model.tokenizer.end_of_turn_ids = ends_of_answers(model);  // into generation_config.json
   catch_interruption();
+  std::optional<StatusLine> line(std::in_place);
   const auto progress = [&](int64_t done, int64_t all) {
     if (interrupted()) throw Interrupted();
-    if (terminal) fmt::print(stderr, "\r{} of {}\033[K", bytes_text(done), bytes_text(all));
+    if (line->is_due()) line->show(fmt::format("{} of {}", bytes_text(done), bytes_text(all)));
   };
   const WeightChanges changes = adapter == nullptr ? WeightChanges() : WeightChanges(*adapter);
   const MergeReport report = to_gguf ? write_merged_gguf(model, changes, arguments.output, settings.dtype, progress)
                                      : write_merged_model(model, changes, arguments.output, settings, progress);
-  if (terminal) fmt::print(stderr, "\r\033[K");
+  line.reset();
   const std::string changed = adapter == nullptr ? "" : fmt::format(", {} of them changed by {}", report.changed, folder.string());
   fmt::print("{}: {} in {}{}; {}\n", arguments.output, counted(report.tensors, "weight"), counted(report.files, "file"), changed,
              bytes_text(report.bytes));
@@ -90,7 +106,6 @@ void add_merge_command(CLI::App& app) {
     try {
       merge(*arguments);
     } catch (const Interrupted&) {
-      if (isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r\033[K");
       fmt::print(stderr, "interrupted: {} was not written\n", arguments->output);
       exit_code() = interrupted_exit_code;
     }

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "cli/run/rank_processes.h"
 #include "cli/run/supervised_run.h"
 #include "cli/run/training_run.h"
+#include "cli/terminal/number_checks.h"
 #include "comm/launcher.h"
 #include "console/command_line.h"
 #include "jobs/option_table.h"
@@ -37,7 +39,6 @@ int train_here(TrainArguments arguments, std::optional<LaunchedProcess> launched
     return 1;
   }
   arguments.overrides.insert(arguments.overrides.begin(), fmt::format("--ranks={}", launched->size));
-  arguments.is_restart = launched->restart > 0;
   try {
     return train(arguments, &processes, start);
   } catch (const UserError&) {
@@ -64,8 +65,10 @@ int train_supervised(TrainArguments arguments, const std::optional<LaunchedProce
   }
 }
 
-int train_as_asked(const TrainArguments& arguments) {
-  const std::optional<LaunchedProcess> launched = launched_process(environment_of_this_process());
+int train_as_asked(TrainArguments arguments) {
+  const Environment environment = environment_of_this_process();
+  const std::optional<LaunchedProcess> launched = launched_process(environment);
+  arguments.launch = launch_of(environment, name_of_process(::getppid()));
   if (arguments.restarts == 0 || arguments.check) return train_here(arguments, launched, program_start());
   RestartSettings settings{.restarts = arguments.restarts, .json = arguments.json};
   if (launched) {
@@ -106,8 +109,8 @@ void add_train_command(CLI::App& app) {
                       "ui.perfetto.dev (docs/watching.md)");
   command
       ->add_option("--hang-timeout", arguments->hang_timeout_s,
-                   "Seconds without progress after which one of several ranks counts as hung, and all end (30; docs/processes.md)")
-      ->check(CLI::Range(1.0, 86400.0));
+                   "Seconds (1 to 86400) without progress after which one of several ranks counts as hung, and all end (30; docs/processes.md)")
+      ->check(number_in(1, 86400));
   command
       ->add_option("--restarts", arguments->restarts,
                    "Start a run that was killed, has crashed or has lost a rank again, from every job's last checkpoint, up to so many "

@@ -1,6 +1,9 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
+#include <fstream>
+#include <sstream>
 
 #include "base/diagnostics.h"
 #include "comm/launcher.h"
@@ -52,6 +55,11 @@ class Variables {
   Diagnostics mistakes_;
 };
 
+constexpr const char *torchrun_restarts = "TORCHELASTIC_RESTART_COUNT", *slurm_restarts = "SLURM_RESTART_COUNT";
+constexpr int64_t most_restarts = 1'000'000;
+
+bool is_of_torchrun(const Environment& environment) { return environment.count("RANK") || environment.count("WORLD_SIZE"); }
+
 /// size, rank and local_rank.
 void read_place(Variables& variables, const std::string& size, const std::string& rank, const std::string& local_rank,
                 LaunchedProcess& process) {
@@ -77,9 +85,7 @@ LaunchedProcess torchrun_process(const Environment& environment) {
       variables.mistake("TORCHELASTIC_USE_AGENT_STORE", fmt::format("must be True or False, got '{}'", value));
     }
   }
-  if (variables.has("TORCHELASTIC_RESTART_COUNT")) {
-    process.restart = variables.number("TORCHELASTIC_RESTART_COUNT", 0, 1000000);
-  }
+  if (variables.has(torchrun_restarts)) process.restart = variables.number(torchrun_restarts, 0, most_restarts);
   variables.throw_if_any();
   return process;
 }
@@ -128,7 +134,7 @@ LaunchedProcess slurm_process(const Environment& environment) {
                   step = variables.number("SLURM_STEP_ID", 0, UINT32_MAX);
     process.master_port = 12000 + (job + 1009 * step) % 20000;
   }
-  if (variables.has("SLURM_RESTART_COUNT")) process.restart = variables.number("SLURM_RESTART_COUNT", 0, 1000000);
+  if (variables.has(slurm_restarts)) process.restart = variables.number(slurm_restarts, 0, most_restarts);
   variables.throw_if_any();
   return process;
 }
@@ -148,9 +154,37 @@ Environment environment_of_this_process() {
 }
 
 std::optional<LaunchedProcess> launched_process(const Environment& environment) {
-  if (environment.count("RANK") || environment.count("WORLD_SIZE")) return torchrun_process(environment);
+  if (is_of_torchrun(environment)) return torchrun_process(environment);
   if (environment.count("SLURM_STEP_ID")) return slurm_process(environment);
   return std::nullopt;
+}
+
+Launching launch_of(const Environment& environment, const std::string& parent) {
+  Variables variables(environment, "launchers set it");
+  const auto text = [&](const char* name) { return variables.has(name) ? environment.at(name) : ""; };
+  Launching launch;
+  if (is_of_torchrun(environment)) {
+    const std::string id = text("TORCHELASTIC_RUN_ID");
+    launch.name = fmt::format("torchrun {}", id.empty() || id == "none" ? parent : id);
+    if (variables.has(torchrun_restarts)) launch.restart = variables.number(torchrun_restarts, 0, most_restarts);
+  } else if (const std::string job = text("SLURM_JOB_ID"); !job.empty()) {
+    const std::string step = text("SLURM_STEP_ID");
+    launch.name = fmt::format("Slurm job {}, step {}", job, step.empty() ? "none" : step);
+    if (variables.has(slurm_restarts)) launch.restart = variables.number(slurm_restarts, 0, most_restarts);
+  }
+  variables.throw_if_any();
+  return launch;
+}
+
+std::string name_of_process(int64_t id) {
+  std::string boot, line;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  std::getline(std::ifstream(fmt::format("/proc/{}/stat", id)), line);
+  // Its name, in parentheses, may hold anything; the start is the 20th word after it.
+  std::istringstream words(line.substr(std::min(line.size(), line.rfind(')') + 2)));
+  std::string word;
+  for (int i = 0; i < 20; ++i) words >> word;
+  return fmt::format("process {} of {} since {}", id, boot, words ? word : "?");
 }
 
 }  // namespace cotune

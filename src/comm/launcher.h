@@ -51,6 +51,21 @@ Environment environment_of_this_process();
 /// was found in it and what is accepted.
 std::optional<LaunchedProcess> launched_process(const Environment& environment);
 
+/// What started this process, and may start it again.
+struct Launching {
+  std::string name;     ///< equal at all starts of one launch; "": of none that counts them
+  int64_t restart = 0;  ///< how often it has started the process again
+
+  bool operator==(const Launching&) const = default;
+};
+
+/// `parent`: names this process's parent (name_of_process), which stays where an agent of torchrun starts ranks again and nobody has given the
+/// launch an id (TORCHELASTIC_RUN_ID). Slurm: the job, and its step where there is one, with SLURM_RESTART_COUNT. Throws as above.
+Launching launch_of(const Environment& environment, const std::string& parent);
+
+/// Of this boot of this machine alone: its id and when it started. A process that is gone or hidden is named by its id.
+std::string name_of_process(int64_t id);
+
 class RanksMissing : public SystemError {
  public:
   using SystemError::SystemError;

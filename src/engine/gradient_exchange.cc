@@ -13,6 +13,7 @@
 #include "ops/backend.h"
 #include "ops/memory.h"
 #include "ops/square_sums.h"
+#include "ops/within_memory.h"
 
 namespace cotune {
 namespace {
@@ -267,14 +268,12 @@ GradientExchange::Exchanged GradientExchange::emulate(const Step& step, const Po
 }
 
 GradientExchange::Exchanged GradientExchange::exchange(const Step& step, const at::Tensor& loss) {
-  try {
+  return within_memory([&] {
     const MemoryScope scope(MemoryKind::workspace);
     const at::Tensor squares = add_slices(step);
     const at::Tensor record = add_records(step, at::stack({squares, loss.to(squares.device())}));
-    return {.record = record, .at_s = steady_seconds()};
-  } catch (const c10::OutOfMemoryError& error) {
-    throw MemoryLimitExceeded(error.what_without_backtrace());
-  }
+    return Exchanged{.record = record, .at_s = steady_seconds()};
+  });
 }
 
 /// Lets go of them.

@@ -1,13 +1,13 @@
 #include "engine/interpreter.h"
 
 #include <ATen/ATen.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <limits>
 
 #include "base/error.h"
 #include "ops/memory.h"
+#include "ops/within_memory.h"
 
 namespace cotune {
 namespace {
@@ -74,7 +74,7 @@ void Interpreter::run(const StepPlan& plan, std::span<JobRound> rounds) {
       if (round.adapter == nullptr || round.stepped) continue;
       for (Parameter& parameter : round.adapter->parameters()) parameter.gradient.zero_();
     }
-    throw;
+    rethrow_within_memory();
   }
 }
 
@@ -96,7 +96,7 @@ void Interpreter::run(const RankPlan& plan, std::span<JobRound> rounds, Communic
     clear();
   } catch (...) {
     clear();
-    throw;
+    rethrow_within_memory();
   }
 }
 
@@ -185,20 +185,16 @@ void Interpreter::read_results() {
 }
 
 void Interpreter::run_actions(std::span<const Action> actions) {
-  try {
-    for (size_t index = 0; index < actions.size(); ++index) {
-      const Action& action = actions[index];
-      action_ = index;
-      if (evaluating_ && !is_taken_in_evaluation(action.kind)) continue;
-      const double begin_s = now_s(), waited_s = waited_now();
-      if (progress != nullptr && messages_ != nullptr) progress->begin(action, index);
-      take(action);
-      if (clock_ != nullptr && computes(action.kind)) clock_->settle();
-      if (!computes(action.kind)) continue;
-      spans_.push_back({index, begin_s + waited_now() - waited_s, now_s()});
-    }
-  } catch (const c10::OutOfMemoryError& error) {
-    throw MemoryLimitExceeded(error.what_without_backtrace());
+  for (size_t index = 0; index < actions.size(); ++index) {
+    const Action& action = actions[index];
+    action_ = index;
+    if (evaluating_ && !is_taken_in_evaluation(action.kind)) continue;
+    const double begin_s = now_s(), waited_s = waited_now();
+    if (progress != nullptr && messages_ != nullptr) progress->begin(action, index);
+    take(action);
+    if (clock_ != nullptr && computes(action.kind)) clock_->settle();
+    if (!computes(action.kind)) continue;
+    spans_.push_back({index, begin_s + waited_now() - waited_s, now_s()});
   }
 }
 

@@ -76,7 +76,7 @@ std::shared_ptr<ChainLayers> chain_of(const RowPart& part, int64_t step, ChainCa
   std::shared_ptr<ChainLayers>& known = chains[key];
   if (known == nullptr) known = std::make_shared<ChainLayers>();
   const std::shared_ptr<ChainLayers> chain = known;
-  if (part.position + part.length == part.row_length) chains.erase(key);
+  if (ends_row(part)) chains.erase(key);
   ChainLayers& caches = *chain;
   const MemoryScope scope(MemoryKind::chain_kv);
   caches.resize(static_cast<size_t>(layers.end));

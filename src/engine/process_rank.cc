@@ -1,7 +1,6 @@
 #include "engine/process_rank.h"
 
 #include <ATen/ATen.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <mutex>
@@ -11,6 +10,7 @@
 #include "base/steady_seconds.h"
 #include "engine/replica_rounds.h"
 #include "ops/memory.h"
+#include "ops/within_memory.h"
 #include "schedule/pipeline/weight_copies.h"
 
 namespace cotune {
@@ -67,11 +67,7 @@ void ProcessRank::divide(std::vector<PipelineLayout> layouts, const ChangeWeight
   exchanges_.clear();
   interpreter_.reset();
   layouts_ = std::move(layouts);
-  try {
-    change_weights(backbone_use_of(layouts_, rank(), backbone_->positions()));
-  } catch (const c10::OutOfMemoryError& error) {
-    throw MemoryLimitExceeded(error.what_without_backtrace());
-  }
+  within_memory([&] { change_weights(backbone_use_of(layouts_, rank(), backbone_->positions())); });
   take_place();
 }
 

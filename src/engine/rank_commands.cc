@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "comm/byte_messages.h"
 #include "ops/memory.h"
+#include "ops/within_memory.h"
 
 namespace cotune {
 namespace {
@@ -58,7 +59,7 @@ std::string task_text(const Json& command) {
 Json error_to_json(const std::exception_ptr& error) {
   const auto json = [](const char* kind, const std::exception& each) { return Json{{"kind", kind}, {"text", each.what()}}; };
   try {
-    std::rethrow_exception(error);
+    return within_memory([&]() -> Json { std::rethrow_exception(error); });
   } catch (const CommunicationEnded& each) {
     return json("communication", each);
   } catch (const MemoryLimitExceeded& each) {

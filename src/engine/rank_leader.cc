@@ -120,7 +120,7 @@ void RankLeader::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
   const std::exception_ptr error = rank_.run(work, [&] {
     rank_.take_work(plans, shards_ ? shards_->rounds_of(rounds) : std::vector<JobRound>(rounds.begin(), rounds.end()), work);
     work.action_s = action_seconds_from_json(command.at("action_s"), 0, 0);
-    if (shards_) rank_.begin_selections(work.rounds);
+    if (shards_) within_memory([&] { rank_.begin_selections(work.rounds); });
   });
   by_rank.front() = work.rounds;
   const std::vector<Json> answers = answers_of_all();

@@ -1,8 +1,10 @@
 #include "engine/rank_links.h"
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 
+#include "comm/late_notice.h"
 #include "schedule/pipeline/rank_place.h"
 
 namespace cotune {
@@ -54,7 +56,21 @@ void RankLinks::abort() noexcept {
 
 void RankLinks::end() {
   if (before_end) before_end();
-  meet_all();
+  std::atomic<bool> is_late = false;
+  std::optional<LateNotice> late;
+  if (end_within) {
+    late.emplace(*end_within, [this, &is_late] {
+      is_late = true;
+      abort();
+      control->abort();
+    });
+  }
+  try {
+    meet_all();
+  } catch (const CommunicationEnded&) {
+    if (!is_late) throw;
+    if (at_late_end) at_late_end();
+  }
 }
 
 }  // namespace cotune

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,6 +27,8 @@ struct RankLinks {
   std::unique_ptr<Communicator> exchange;  ///< of all, for gradients; nullptr where there is one replica
   std::shared_ptr<RankProgress> progress;  ///< told how far this rank is; may be nullptr
   std::function<void()> before_end;        ///< called before the first link closes in order; may be empty
+  std::optional<std::chrono::milliseconds> end_within;  ///< how long end() waits for others of which nothing is heard any more
+  std::function<void()> at_late_end;       ///< called where it has; may be empty
   std::function<void()> at_loss;           ///< called where a message has ended by the loss of a rank: returns soon, when it is told
                                            ///< which one; may be empty
 
@@ -37,7 +41,7 @@ struct RankLinks {
   void leave();
   /// Ends them.
   void abort() noexcept;
-  /// This rank has no more to do, and neither have the others.
+  /// This rank has no more to do, and neither have the others. Returns when all are here, or after end_within: what they had to do is done.
   void end();
 
  private:

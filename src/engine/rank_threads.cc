@@ -1,7 +1,6 @@
 #include "engine/rank_threads.h"
 
 #include <ATen/Parallel.h>
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <omp.h>
 
@@ -13,23 +12,11 @@
 #include "engine/rank_results.h"
 #include "engine/replica_rounds.h"
 #include "ops/memory.h"
+#include "ops/within_memory.h"
 #include "schedule/pipeline/action_seconds.h"
 #include "schedule/pipeline/rank_place.h"
 
 namespace cotune {
-namespace {
-
-/// A device's own exception becomes ours.
-template <typename Call>
-void within_memory(Call call) {
-  try {
-    call();
-  } catch (const c10::OutOfMemoryError& error) {
-    throw MemoryLimitExceeded(error.what_without_backtrace());
-  }
-}
-
-}  // namespace
 
 RankThreads::RankThreads(std::vector<ReplicaRanks> replicas, int threads) {
   int32_t count = 0;

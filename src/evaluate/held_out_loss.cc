@@ -1,6 +1,7 @@
 #include "evaluate/held_out_loss.h"
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <map>
 
@@ -31,7 +32,7 @@ void take(const JobRound& round, ExampleLosses& losses) {
     losses.loss_sums.push_back(round.row_loss_sums[row]);
     losses.token_counts.push_back(
         static_cast<double>(std::count_if(learned.begin() + 1, learned.end(), [](uint8_t flag) { return flag != 0; })));
-    losses.all_right.push_back(round.row_predicted[row]);
+    losses.all_right.push_back(std::isfinite(round.row_loss_sums[row]) ? round.row_predicted[row] : std::nan(""));
   }
 }
 

@@ -19,7 +19,7 @@ struct EvaluationPair {
   const Dataset* data = nullptr;
 };
 
-/// By example.
+/// By example. Where the model's output is not finite the loss is not, and all_right is NaN.
 struct ExampleLosses {
   std::vector<double> loss_sums;    ///< Σ −ln p over learned tokens
   std::vector<double> token_counts; ///< learned

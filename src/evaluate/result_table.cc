@@ -16,7 +16,7 @@ std::string number(double value, const MetricValue& metric, bool with_sign) {
 }
 
 std::string estimate_text(const Estimate& estimate, const MetricValue& metric, bool with_sign, bool unicode) {
-  if (std::isnan(estimate.value)) return "";
+  if (std::isnan(estimate.value)) return with_sign ? "" : "not finite";
   std::string text = number(estimate.value, metric, with_sign);
   if (std::isnan(estimate.standard_error)) return text;
   const double scale = metric.is_share ? 100 : 1;

@@ -13,7 +13,7 @@ namespace cotune {
 struct MetricValue {
   std::string name;       ///< `loss`, `exact_match`, …
   bool is_share = false;  ///< of examples: shown in percent
-  Estimate value;
+  Estimate value;         ///< NaN: the model's output was not finite
   Estimate change;        ///< from the first adapter; NaN: of that one, or not meant
 };
 

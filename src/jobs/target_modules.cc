@@ -59,8 +59,9 @@ class Choices {
 
 class Resolver {
  public:
-  Resolver(const JobSpec& job, int64_t layer_count)
+  Resolver(const JobSpec& job, int64_t layer_count, Unmatched unmatched)
       : job_(job),
+        unmatched_(unmatched),
         adapter_(job.adapter),
         layer_count_(layer_count),
         modules_(modules_of(layer_count)),
@@ -83,7 +84,7 @@ class Resolver {
     }
     if (adapted.empty()) {
       add("target_modules", fmt::format("nothing is left to adapt; accepted: {}", accepted_target_modules()));
-    } else {
+    } else if (unmatched_ == Unmatched::refused) {
       report_without_effect("rank_pattern", rank_keys_, ranks, adapted);
       report_without_effect("alpha_pattern", alpha_keys_, alphas, adapted);
     }
@@ -145,14 +146,14 @@ class Resolver {
                                            counted(layer_count_, "layer"), fmt::join(absent, ", "), more > 0 ? fmt::format(" and {} more", more) : ""));
   }
 
-  /// An entry that chooses none of the model's modules is a mistake, and so is an expression that cannot be matched: it chooses none.
+  /// An entry that chooses none of the model's modules is a mistake where such are refused, and so is always an expression that cannot be matched: it chooses none.
   template <typename MakeMatches>
   Choices chosen_by(const char* field, const std::vector<std::string>& entries, MakeMatches make_matches) {
     Choices choices;
     try {
       choices = Choices(entries.size(), modules_, make_matches());
       for (size_t i = 0; i < entries.size(); ++i) {
-        if (!choices.is_unused(i)) continue;
+        if (!choices.is_unused(i) || unmatched_ == Unmatched::ignored) continue;
         add(field, fmt::format("`{}` matches no module of this model; accepted: {}", shown(entries[i]), accepted_target_modules()));
       }
     } catch (const UserError& error) {
@@ -189,6 +190,7 @@ class Resolver {
   }
 
   const JobSpec& job_;
+  Unmatched unmatched_;
   const AdapterSpec& adapter_;
   int64_t layer_count_;
   std::vector<Module> modules_;
@@ -198,8 +200,8 @@ class Resolver {
 
 }  // namespace
 
-std::vector<AdaptedModule> resolve_target_modules(const JobSpec& job, int64_t layer_count) {
-  return Resolver(job, layer_count).resolve();
+std::vector<AdaptedModule> resolve_target_modules(const JobSpec& job, int64_t layer_count, Unmatched unmatched) {
+  return Resolver(job, layer_count, unmatched).resolve();
 }
 
 std::string accepted_target_modules() {

@@ -74,7 +74,6 @@ class ParquetRows : public RecordLines {
     check(builder.Open(value_of(arrow::io::ReadableFile::Open(path.string())), by_pages));
     keep_dictionaries(*builder.raw_reader()->metadata()->schema(), properties);
     file_ = value_of(builder.properties(properties)->Build());
-    std::vector<int> leaves;
     std::vector<std::string> columns;
     for (const auto& field : file_->manifest().schema_fields) {
       const std::string& name = field.field->name();
@@ -83,24 +82,19 @@ class ParquetRows : public RecordLines {
       if (const std::string type = type_without_json(*field.field->type()); !type.empty()) {
         throw_user_error("column `{}` holds {}, which is no text, number or list of them", name, type);
       }
-      add_leaves(field, leaves);
+      add_leaves(field, leaves_);
     }
-    if (leaves.empty()) {
+    if (leaves_.empty()) {
       throw_user_error("expected columns among {}; found {}{}", fmt::join(fields, ", "), fmt::join(columns, ", "),
                        advice_for_fields(columns));
     }
-    std::vector<int> groups(static_cast<size_t>(file_->num_row_groups()));
-    for (size_t i = 0; i < groups.size(); ++i) groups[i] = static_cast<int>(i);
-    file_->set_batch_size(rows_at_once(*file_->parquet_reader()->metadata(), leaves));
+    file_->set_batch_size(rows_at_once(*file_->parquet_reader()->metadata(), leaves_));
     row_count_ = file_->parquet_reader()->metadata()->num_rows();
-    batches_ = value_of(file_->GetRecordBatchReader(groups, leaves));
   }
 
   bool next() override {
     while (batch_ == nullptr || row_ == batch_->num_rows()) {
-      row_ = 0;
-      check(batches_->ReadNext(&batch_));
-      if (batch_ == nullptr) return false;
+      if (!next_batch()) return false;
     }
     try {
       set_text(record());
@@ -118,6 +112,18 @@ class ParquetRows : public RecordLines {
   double part_read() const override { return row_count_ > 0 ? static_cast<double>(line_) / static_cast<double>(row_count_) : 1; }
 
  private:
+  /// Each row group by itself: it has a dictionary of its own, and Arrow reads nested columns with one only.
+  bool next_batch() {
+    row_ = 0;
+    batch_ = nullptr;
+    if (batches_ != nullptr) check(batches_->ReadNext(&batch_));
+    while (batch_ == nullptr && group_ < file_->num_row_groups()) {
+      batches_ = value_of(file_->GetRecordBatchReader({group_++}, leaves_));
+      check(batches_->ReadNext(&batch_));
+    }
+    return batch_ != nullptr;
+  }
+
   nlohmann::ordered_json record() {
     size_t left_bytes = max_line_bytes;
     nulls_.clear();
@@ -148,6 +154,8 @@ class ParquetRows : public RecordLines {
   }
 
   std::unique_ptr<parquet::arrow::FileReader> file_;
+  std::vector<int> leaves_;
+  int group_ = 0;  ///< the next one
   std::unique_ptr<arrow::RecordBatchReader> batches_;
   std::shared_ptr<arrow::RecordBatch> batch_;
   int64_t row_ = 0, row_count_ = 0;

@@ -11,6 +11,7 @@
 #include "adapter/adapter_file.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "formats/safetensors.h"
 #include "jobs/adapter_methods.h"
 #include "jobs/enum_names.h"
 #include "jobs/hub_cache.h"
@@ -172,6 +173,15 @@ std::string recorded_base_model(const fs::path& adapter_folder) {
 
 std::string adapter_checksum(const fs::path& adapter_folder) {
   return checksum(checksum_of_file(adapter_folder / adapter_config_file) + checksum_of_file(adapter_folder / adapter_model_file));
+}
+
+bool is_choosing_entries(const fs::path& adapter_folder) {
+  const fs::path weights = adapter_folder / adapter_model_file;
+  if (!fs::exists(weights)) return false;
+  const auto config = nlohmann::json::parse(read_file(adapter_folder / adapter_config_file), nullptr, false);
+  if (!config.is_object() || config.value("peft_type", nlohmann::json()) != "COTUNE_DIFF_PRUNING") return false;
+  const SafetensorsFile file(weights);
+  return std::ranges::none_of(file.tensors(), [](const auto& tensor) { return tensor.first.ends_with(".values"); });
 }
 
 namespace {

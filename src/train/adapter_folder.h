@@ -32,6 +32,10 @@ std::string recorded_base_model(const std::filesystem::path& adapter_folder);
 /// naming a file that cannot be read.
 std::string adapter_checksum(const std::filesystem::path& adapter_folder);
 
+/// Whether it is a checkpoint of a job that was still choosing its entries (diff pruning), which open_adapter() refuses. Throws UserError
+/// for a file that is damaged.
+bool is_choosing_entries(const std::filesystem::path& adapter_folder);
+
 /// The adapter for use without training: no optimizer state. model: the path of the one that `config` is of, for messages; empty: it has
 /// none. Throws UserError
 /// as read_adapter_setup and load_adapter do, with the model that the adapter was made for where its folder names another; and for a

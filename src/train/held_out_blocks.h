@@ -25,14 +25,16 @@ struct HeldOutResult {
   bool emulated = false;        ///< nothing was computed: loss and accuracy are NaN
 
   void add(const JobRound& block) {
-    if (block.emulated) loss_sum += block.loss_sum;
     for (const double row : block.row_loss_sums) loss_sum += row;  // in their order, whatever microbatches and blocks they came in
     labelled_tokens += block.labelled_tokens;
     rows += static_cast<int64_t>(block.row_predicted.size());
     for (const uint8_t is_right : block.row_predicted) right_rows += is_right;
     emulated = emulated || block.emulated;
   }
-  double loss() const { return labelled_tokens > 0 || emulated ? loss_sum / static_cast<double>(labelled_tokens) : 0; }
+  double loss() const {
+    if (emulated) return std::numeric_limits<double>::quiet_NaN();
+    return labelled_tokens > 0 ? loss_sum / static_cast<double>(labelled_tokens) : 0;
+  }
   double accuracy() const {
     if (emulated) return std::numeric_limits<double>::quiet_NaN();
     return rows > 0 ? static_cast<double>(right_rows) / static_cast<double>(rows) : 0;

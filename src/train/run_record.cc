@@ -68,6 +68,7 @@ std::string RunRecord::to_json() const {
   json["configuration"] = to_yaml(configuration);
   json["model_fingerprint"] = model_fingerprint;
   json["compute_dtype"] = compute_dtype;
+  if (!launch.empty()) json["launch"] = launch;
   if (!emulated.empty()) json["emulated"] = emulated;
   json["instruction_set"] = instruction_set;
   json["token_budget"] = run.token_budget;
@@ -100,6 +101,7 @@ RunRecord RunRecord::from_json(const std::string& text, const std::string& file_
     record.configuration = parse_configuration(json.at("configuration").get<std::string>(), file_name + ": configuration", Purpose::train);
     json.at("model_fingerprint").get_to(record.model_fingerprint);
     json.at("compute_dtype").get_to(record.compute_dtype);
+    record.launch = json.value("launch", "");
     record.emulated = json.value("emulated", "");
     json.at("instruction_set").get_to(record.instruction_set);
     json.at("memory_limit_bytes").get_to(record.memory_limit_bytes);
@@ -124,6 +126,14 @@ RunRecord RunRecord::from_json(const std::string& text, const std::string& file_
     return record;
   } catch (const nlohmann::json::exception& error) {
     throw_user_error("{}: is not the record of a run: {}", file_name, error.what());
+  }
+}
+
+std::string recorded_launch(const std::filesystem::path& file) {
+  try {
+    return nlohmann::json::parse(read_file(file)).value("launch", "");
+  } catch (const nlohmann::json::exception&) {
+    return "";
   }
 }
 

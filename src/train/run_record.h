@@ -26,6 +26,7 @@ struct RunRecord {
   JobsFile configuration;                          ///< effective
   std::string model_fingerprint;                   ///< model_files.h
   std::string compute_dtype;
+  std::string launch;                              ///< Launching::name of what started the process that wrote it
   std::string emulated;                            ///< the file whose times stood in for a device; "": there was one
   std::string instruction_set;                     ///< of the products, or the name of the device: another one changes the last bits
   std::map<std::string, std::string> data_hashes;  ///< by job, of the tokenised examples
@@ -41,6 +42,9 @@ struct RunRecord {
   /// Throws UserError naming file and field.
   static RunRecord from_json(const std::string& text, const std::string& file_name);
 };
+
+/// RunRecord::launch in a run's record; "" where the file is none.
+std::string recorded_launch(const std::filesystem::path& file);
 
 /// Why a run cannot go on as `now`: a line for every difference that would change a result. Where model, data and initial adapters lie,
 /// memory, sharing, token budget, recomputation, threads, priorities and save_steps may differ: none of them does. The

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engine/memory_facts.h"
+#include "ops/within_memory.h"
 #include "train/divided_memory.h"
 #include "train/learning_rate.h"
 
@@ -133,7 +134,7 @@ RunSummary Trainer::run() {
     }
     summary_.interrupted = true;
     const bool began = status == JobStatus::running || job->state().step > 0;  // or waits
-    if (began && !job->is_saved()) save(*job, false);
+    if (began && !job->is_saved()) save(*job);
   }
   summary_.seconds = seconds_since_start();
   for (const std::map<std::string, double>& rank : operator_seconds_) {
@@ -190,7 +191,7 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
         finish_job(*job);
         continue;
       }
-      rounds.push_back(job->next_round());
+      rounds.push_back(within_memory([&] { return job->next_round(); }));
     } catch (const UserError& error) {
       one_ended = true;
       fail_job(*job, error.what());
@@ -225,7 +226,7 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
   report_missed_deadlines(rounds);
   if (!due.evaluations.empty()) evaluate(due.evaluations);
   for (TrainingJob* current : due.checkpoints) {
-    if (current->is_loaded()) save(*current, false);  // a job that was paused meanwhile has been saved
+    if (current->is_loaded()) save(*current);  // a job that was paused meanwhile has been saved
   }
   for (size_t i = 0; i < job_count; ++i) {
     TrainingJob& current = job(rounds[i].job);
@@ -251,7 +252,7 @@ void Trainer::finish_rounds(std::span<const JobRound> rounds, DueWork& due) {
     if (!ran || current.state().status != JobStatus::running) continue;  // broken off: it comes again
     bool stepped = false;
     try {
-      stepped = finish_round(current, round);
+      stepped = within_memory([&] { return finish_round(current, round); });
     } catch (const MemoryLimitExceeded& error) {  // at the end of a selection, which then begins again
       due.selections_without_memory.push_back({&current, error.what()});
       continue;

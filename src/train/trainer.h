@@ -323,7 +323,7 @@ class Trainer {
   /// Ends alone a job whose loss, gradient or parameters are not finite, with the reason that its state names. No
   /// checkpoint is made: those that are there are better.
   void fail_with_bad_state(TrainingJob& job);
-  void save(TrainingJob& job, bool best);
+  void save(TrainingJob& job);
   /// Tells once of each job whose deadline has passed: of those of the round, and of those that wait.
   void report_missed_deadlines(const std::vector<JobRound>& rounds);
   TrainingJob& job(int32_t index) { return *jobs_[static_cast<size_t>(index)]; }

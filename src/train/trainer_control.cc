@@ -16,7 +16,7 @@ void refuse_where_ended(const TrainingJob& job) {
 
 void Trainer::save_if_it_has_stepped(TrainingJob& job) {
   // Before the first step the seed is all that there is; a selection comes again.
-  if (job.is_loaded() && job.state().step > 0 && !job.is_saved()) save(job, false);
+  if (job.is_loaded() && job.state().step > 0 && !job.is_saved()) save(job);
 }
 
 void Trainer::add_jobs(std::vector<std::unique_ptr<TrainingJob>> jobs) {

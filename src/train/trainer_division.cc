@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "ops/within_memory.h"
 #include "plan/deployment/replan.h"
 #include "schedule/resident_memory.h"
 #include "train/divided_memory.h"
@@ -152,7 +153,7 @@ bool Trainer::swap_division(const PlannedDivision& division, const std::string& 
   }
   const auto undone = [&](const std::exception& trouble) {
     try {
-      divide_as(before, layouts);
+      within_memory([&] { divide_as(before, layouts); });
     } catch (const UserError& error) {
       throw SystemError(fmt::format(again, swap.before, error.what()));
     } catch (const MemoryLimitExceeded& error) {
@@ -161,7 +162,7 @@ bool Trainer::swap_division(const PlannedDivision& division, const std::string& 
     return stays(trouble.what());
   };
   try {
-    divide_as(division.parallel, division.layouts);
+    within_memory([&] { divide_as(division.parallel, division.layouts); });
   } catch (const MemoryLimitExceeded& trouble) {
     return undone(trouble);
   } catch (const UserError& trouble) {  // of the model's files, which processes read, or of unlike processors: it would come again

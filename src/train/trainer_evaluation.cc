@@ -123,9 +123,9 @@ void Trainer::evaluate(const std::vector<TrainingJob*>& jobs) {
 }
 
 void Trainer::save_evaluated(TrainingJob& job, bool is_best) {
-  const bool mark = is_best && keeps_best(job.spec().train);
+  const bool kept = is_best && keeps_best(job.spec().train);
   const bool ends = job.done() || job.stops_early();
-  if (job.state().step > 0 && (mark || ends || job.checkpoint_due())) save(job, mark);
+  if (job.state().step > 0 && (kept || ends || job.checkpoint_due())) save(job);
 }
 
 }  // namespace cotune

@@ -7,7 +7,7 @@
 
 namespace cotune {
 
-void Trainer::save(TrainingJob& job, bool best) {
+void Trainer::save(TrainingJob& job) {
   if (job.is_emulated()) return;
   if (options_.before_writing) options_.before_writing();
   tell([&](RunObserver& observer) { observer.on_saving(job); });
@@ -15,8 +15,7 @@ void Trainer::save(TrainingJob& job, bool best) {
   gather_from_ranks(job);
   {
     const RankTask task = task_of("writing the checkpoint", job);
-    // A job may have to make way between an evaluation and what is saved for it.
-    job.checkpoint(best || (job.state().step > 0 && job.state().best_step == job.state().step && keeps_best(job.spec().train)));
+    job.checkpoint();
   }
   tell([&](RunObserver& observer) { observer.on_checkpoint(job); });
 }
@@ -81,7 +80,7 @@ void Trainer::close_job(TrainingJob& ended, JobStatus status) {
 }
 
 void Trainer::fail_job(TrainingJob& failed, const std::string& reason) {
-  if (failed.is_loaded() && failed.state().step > 0 && !failed.is_saved()) save(failed, false);
+  if (failed.is_loaded() && failed.state().step > 0 && !failed.is_saved()) save(failed);
   const std::optional<std::filesystem::path> good = latest_checkpoint_if_there(failed.folder());
   failed.state().failure =
       fmt::format("{}; {}", reason, good ? "last good checkpoint: " + good->string() : "it has no checkpoint");

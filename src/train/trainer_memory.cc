@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/quantity_text.h"
+#include "ops/within_memory.h"
 #include "schedule/pipeline/rank_place.h"
 #include "schedule/resident_memory.h"
 #include "schedule/smaller_rounds.h"
@@ -188,8 +189,10 @@ void Trainer::start_jobs() {
     try {
       const RankTask task = task_of("loading the adapter", candidate);
       make_room_for_files(candidate);
-      candidate.load();
-      share_with_ranks(candidate);
+      within_memory([&] {
+        candidate.load();
+        share_with_ranks(candidate);
+      });
     } catch (const MemoryLimitExceeded& trouble) {
       unload(candidate);
       const bool alone = running_jobs().empty();
@@ -289,7 +292,7 @@ void Trainer::pause_a_job(const std::string& trouble) {
     fail_job(victim, fmt::format("it does not fit even alone: {}", trouble));
     return;
   }
-  if (victim.state().step > 0 && !victim.is_saved()) save(victim, false);
+  if (victim.state().step > 0 && !victim.is_saved()) save(victim);
   set_aside(victim, trouble);
 }
 

@@ -29,7 +29,7 @@ bool Trainer::put_candidates_aside(const std::vector<TrainingJob*>& evaluated) {
   for (TrainingJob* current : evaluated) {
     if (current->state().status != JobStatus::running || !sweeps_.waits(*current)) continue;
     if (told.insert(current->spec().sweep.of).second) tell_of_sweep(current->spec().sweep.of);
-    if (!current->is_saved()) save(*current, false);
+    if (!current->is_saved()) save(*current);
     take_out(*current, fmt::format("halving: job `{}` waits at step {} for the other candidates", current->spec().name, current->state().step));
   }
   return !told.empty();

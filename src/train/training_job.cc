@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "jobs/settings.h"
 #include "ops/memory.h"
+#include "ops/within_memory.h"
 #include "schedule/adapter_shape.h"
 #include "schedule/successive_halving.h"
 #include "train/adapter_folder.h"
@@ -264,7 +265,8 @@ bool TrainingJob::stops_early() const {
   return !state_.stopped.empty() || (patience > 0 && state_.evaluations_without_improvement >= patience);
 }
 
-void TrainingJob::checkpoint(bool best) {
+void TrainingJob::checkpoint() {
+  const bool best = state_.step > 0 && state_.best_step == state_.step && keeps_best(spec_.train);
   save_checkpoint(folder_, *adapter_, state_, base_model_, best);
   saved_step_ = state_.step;
   state_is_saved_ = true;
@@ -298,9 +300,11 @@ void TrainingJob::leave_adapter(const std::string& effective_configuration) {
   write_adapter(checkpoint, effective_configuration);
   adapter_.reset();
   try {
-    std::unique_ptr<Adapter> adapter = make_adapter(config_, setup_);
-    load_adapter(*adapter, *checkpoint);
-    adapter_ = std::move(adapter);
+    adapter_ = within_memory([&] {
+      std::unique_ptr<Adapter> adapter = make_adapter(config_, setup_);
+      load_adapter(*adapter, *checkpoint);
+      return adapter;
+    });
   } catch (const MemoryLimitExceeded&) {
     // Nothing is left to be done with it but to look at it.
   }

@@ -119,7 +119,8 @@ class TrainingJob {
   /// Nothing is left to be done but to leave its adapter: as a job is that has ended before its run was resumed.
   bool is_at_its_end() const { return (done() || stops_early()) && !evaluation_due(); }
 
-  void checkpoint(bool best);
+  /// Kept as the best as well, where its state has the lowest held-out loss so far and such are kept (keeps_best).
+  void checkpoint();
   /// Whether the newest checkpoint holds the state as it is.
   bool is_saved() const { return saved_step_ == state_.step && state_is_saved_; }
   /// After a loss that is not finite: the state that gave it is no place to go on from. Where the newest checkpoint holds

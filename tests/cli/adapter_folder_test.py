@@ -65,6 +65,17 @@ class Folders(Generates):
         (run / "run.json").write_text(record.replace("name: c", "name: gone"))
         self.assertEqual(names(), ["z", "m", "b", "c"])
 
+    def test_of_jobs_that_are_still_choosing_their_entries_are_left_out(self):
+        self.jobs.write_text(self.jobs.read_text() + "  - {name: c, adapter: {method: diff_pruning, density: 0.05}}\n")
+        run = self.path / "choosing"
+        self.run_program("train", self.jobs, "--output-dir", run)
+        no_tensors = b"{}".ljust(8)
+        (run / "jobs/c/adapter/adapter_model.safetensors").write_bytes(struct.pack("<Q", len(no_tensors)) + no_tensors)
+        done = self.generate("--adapter", run, "--prompt", "3?", "--max-new-tokens", "2", "--json")
+        self.assertEqual([json.loads(line)["adapter"] for line in done.stdout.splitlines()], ["a", "b"])
+        self.assertEqual(done.stderr, "c: has no adapter yet: it is still choosing its entries\n")
+        self.assertRegex(self.refused("--adapter", run / "jobs/c", "--prompt", "x"), r"c/adapter: is of a job that was still choosing its entries: resume that run first")
+
     def test_that_hold_no_adapter_are_refused(self):
         self.assertRegex(self.refused("--adapter", self.path / "none", "--prompt", "x"), r"none: does not exist; a folder with")
         self.assertRegex(self.refused("--adapter", self.jobs, "--prompt", "x"), r"chats\.yaml: is no folder")

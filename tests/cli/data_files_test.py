@@ -330,6 +330,15 @@ class DataFiles(ProgramTest):
         self.assertIn("train:    2000 examples", self.shown("train: large"))
 
     @needs.required("pyarrow")
+    def test_parquet_chats_of_several_row_groups_are_read_as_one(self):
+        rows = [{"messages": [{"role": "user", "content": f"q{i % 700}"}, {"role": "assistant", "content": f"a{i}"}]} for i in range(2600)]
+        (self.path / "many.jsonl").write_bytes(lines(rows))
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), self.path / "many.parquet", row_group_size=1000)
+        self.assertIn("train:    2600 examples", self.shown("train: many.parquet"))
+        last = [self.shown(f"train: many.{kind}", "--count", "2600").splitlines()[-1] for kind in ("jsonl", "parquet")]
+        self.assertEqual(*last)
+
+    @needs.required("pyarrow")
     def test_parquet_files_that_cannot_be_learned_are_named(self):
         pyarrow.parquet.write_table(pyarrow.table({"question": ["a"], "answer": ["b"]}), self.path / "other.parquet")
         self.assertRegex(self.refused("train: other.parquet"), r"other\.parquet: expected columns among messages, .*; found question, answer; "

@@ -3,12 +3,14 @@
 
     COTUNE=build/cotune python3 tests/cli/evaluate_test.py [UNITTEST OPTIONS]
 """
+import gzip
 import json
 import math
 import os
 import random
 import re
 import signal
+import struct
 import time
 import unittest
 
@@ -16,7 +18,7 @@ import needs
 from generations import Generates, trained_adapter
 from program import METHODS, ProgramTest
 from terminal_screen import TerminalProgram
-from tiny_models import ROOT
+from tiny_models import ROOT, closed_by, make_special
 
 if needs.is_here("transformers"):
     import torch
@@ -179,6 +181,15 @@ class OfARun(ProgramTest):
                 self.assertEqual(errors, f"--adapter: {run}/jobs/base/adapter: would be called `base`, which is the model without an adapter; NAME={given} "
                                          "gives it another name\n")
 
+    def test_leave_out_jobs_that_are_still_choosing_their_entries(self):
+        run = self.path / "run"
+        self.run_program("train", self.jobs_file(steps=2, jobs=["plain", "sparse"]), "--output-dir", run)
+        no_tensors = b"{}".ljust(8)
+        (run / "jobs/sparse/adapter/adapter_model.safetensors").write_bytes(struct.pack("<Q", len(no_tensors)) + no_tensors)
+        done = self.run_program("evaluate", "--run", run, "--json")
+        self.assertEqual(done.stderr, "sparse: has no adapter yet: it is still choosing its entries\n")
+        self.assertEqual([json.loads(line)["adapter"] for line in done.stdout.splitlines()], ["base", "plain"])
+
     def test_that_is_none_is_refused(self):
         self.assertRegex(self.run_program("evaluate", "--run", self.path, expect=2).stderr, r"holds no run: run\.json is missing")
 
@@ -208,6 +219,29 @@ class Answers(Evaluates):
         self.assertGreater(self.lines(*options, "--train-on-prompt", "true")["base"]["loss"], 0)
         choices = ("--choices", ",".join({record["completion"].strip() for record in completions(6)}), *self.adapters)
         self.assertEqual(self.details("--train-on-prompt", *choices), self.details(*choices))
+
+    def test_end_at_the_token_that_closes_them_in_the_template_of_the_data(self):
+        question = "Hello there"
+        free, closing = self.free_answer(question)
+        make_special(self.model, closing)
+        template = self.path / "own.jinja"
+        template.write_text(closed_by(closing))
+        self.write([{"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": free[:free.index(closing)]}]}])
+        options = ("--exact-match", "--max-new-tokens", "40")
+        (answer,) = self.details("--chat-template", template, *options)
+        self.assertEqual((answer["text"], answer["stop"], answer["exact_match"]), (free[:free.index(closing)], "stop_token", True))
+        ids = list(map(ord, f"<user>{question}\n<assistant>{free[:free.index(closing)]}{closing}"))
+        learned = free.index(closing) + 1
+        self.write([{"input_ids": ids, "labels": [-100] * (len(ids) - learned) + ids[-learned:]}])
+        self.assertEqual(self.lines(*options)["base"]["exact_match"], 1)
+
+    def test_are_written_where_a_link_leads(self):
+        self.write(completions(2))
+        file, link = self.path / "kept.jsonl", self.path / "answers.jsonl"
+        link.symlink_to(file)
+        answers = self.details("--exact-match", "--max-new-tokens", "3")
+        self.assertTrue(link.is_symlink())
+        self.assertEqual([json.loads(line) for line in file.read_text().splitlines()], answers)
 
     def test_may_differ_in_case_and_punctuation_where_that_is_to_be_ignored(self):
         text = self.answer("--raw", "--prompt", "abc", "--max-new-tokens", "6")["text"]
@@ -260,6 +294,7 @@ class Choices(Evaluates):
         self.write([{"prompt": record["prompt"], "completion": " " + labels[i % 2]} for i, record in enumerate(completions(10))])
         details = self.details("--choices", "positive,negative", *self.adapters)
         self.assertEqual([detail["answer"] for detail in details], [detail["example"] % 2 for detail in details])
+        self.assertEqual(self.details("--choices", " positive, negative ", *self.adapters), details)
         lines = self.lines("--choices", "positive,negative", *self.adapters)
         self.assertEqual(set(lines["one"]) >= {"loss", "acc", "acc_norm", "acc_change"}, True)
         records = [json.loads(line) for line in self.data.read_text().splitlines()]
@@ -270,8 +305,9 @@ class Choices(Evaluates):
 
 
 class InATerminal(Evaluates):
-    def terminal(self, *options, columns):
-        program = TerminalProgram(self.command("evaluate", "--model", self.model, "--dtype", "f64", "--data", self.data, *options), columns=columns)
+    def terminal(self, *options, columns, **environment):
+        program = TerminalProgram(self.command("evaluate", "--model", self.model, "--dtype", "f64", "--data", self.data, *options), columns=columns,
+                                  **environment)
         self.addCleanup(program.close)
         return program
 
@@ -328,6 +364,15 @@ class InATerminal(Evaluates):
                 self.assertEqual(self.drawn(program), ["interrupted: nothing was written"])
 
 
+    def test_progress_is_cut_in_ascii_where_the_locale_has_no_more(self):
+        self.write([{"question": "x" * 50, "choices": ["yes" * 9, "no" * 9], "answer": "A"}] * 2000)
+        program = self.terminal(*self.adapters, "--raw", columns=20, LC_ALL="C")
+        program.wait_for(lambda screen: re.search(r"\rchoices: \d+ of \d[^\r^]*\.\r", screen.normal))
+        program.press("\x03")
+        self.assertEqual(program.end(), 130)
+        self.assertNotIn("…", program.screen.normal)
+
+
 class Mistakes(Evaluates):
     def test_in_options(self):
         self.write(completions(3))
@@ -336,6 +381,7 @@ class Mistakes(Evaluates):
                 (("--data", self.data, "--no-base"), r"--no-base: leaves nothing"),
                 (("--data", self.data, "--no-base", "--adapter", "base"), r"--no-base: leaves out what --adapter base"),
                 (("--data", self.data, "--choices", "one"), r"--choices: expected at least two"),
+                (("--data", self.data, "--choices", "one, ,two"), r"--choices: must not be empty"),
                 (("--data", self.data, "--ignore-case"), r"--ignore-case requires --exact-match"),
                 (("--data", self.data, "--answers", "x"), r"--answers: nothing is answered or chosen"),
                 (("--data", self.data, "--format", "chats"), r"--format: must be one of"),
@@ -371,6 +417,9 @@ class Mistakes(Evaluates):
         self.write([{"prompt": "ab", "completion": "c"}, {"prompt": "abcdefgh", "completion": "c"}])
         self.assertRegex(self.refused("--data", self.data, "--exact-match", "--train-on-prompt", "true", "--max-length", "5"),
                          r"data\.jsonl: 1 of 2 examples have no answer within data\.max_length")
+        self.write([{"prompt": "abcdefgh", "completion": "c"}, {"prompt": "ab", "completion": "c"}, {"prompt": "ab", "completion": "d"}])
+        self.assertRegex(self.refused("--data", self.data, "--exact-match", "--train-on-prompt", "true", "--max-length", "5", "--max-examples", "2"),
+                         r"data\.jsonl: 1 of 2 examples have no answer within data\.max_length")
         self.write([{"text": "abc"}])
         self.assertRegex(self.refused("--data", self.data, "--exact-match"), r"plain text has no answers")
         for record in ({"input_ids": [97, 98, 99], "labels": [97, 98, 99]}, {"input_ids": [97, 98, 99], "labels": [-100, 98, 99]}):
@@ -384,11 +433,31 @@ class Mistakes(Evaluates):
     def test_in_an_adapter_that_is_not_finite_are_named(self):
         broken = trained_adapter(ADAPTERS / "all_linear", self.path / "broken", 1, spread=float("nan"))
         self.write(completions(3))
-        done = self.evaluate("--data", self.data, *self.adapters, "--adapter", broken, expect=1)
-        self.assertIn("the output of `broken` is not finite: the model's weights or the adapter's hold NaN or infinity", done.stderr)
+        complaint = "the output of `broken` is not finite: the model's weights or the adapter's hold NaN or infinity"
+        options = ("--data", self.data, *self.adapters, "--adapter", broken)
+        examples = (*options, "--exact-match", "--max-new-tokens", "3", "--choices", "x,y")
+        self.write([{**record, "completion": "x"} for record in completions(3)])
+        done = self.evaluate(*examples, "--json", "--answers", self.path / "answers.jsonl", expect=1)
+        self.assertIn(complaint, done.stderr)
+        # The others have their values all the same.
+        values = {line["adapter"]: line for line in map(json.loads, done.stdout.splitlines())}
+        self.assertEqual(list(values), ["base", "one", "two", "broken"])
+        for name in ("loss", "perplexity", "accuracy", "exact_match", "acc", "acc_norm"):
+            self.assertEqual([line[name] is None for line in values.values()], [False, False, False, True], name)
+        for line in map(json.loads, (self.path / "answers.jsonl").read_text().splitlines()):
+            self.assertEqual(line.get("exact_match", line.get("choice")) is None, line["adapter"] == "broken", line)
+        self.assertRegex(self.evaluate(*examples, expect=1).stdout, r"broken +not finite\n")
         self.write([{"question": "a", "choices": ["x", "y"], "answer": 0}])
-        done = self.evaluate("--data", self.data, "--adapter", broken, expect=1)
-        self.assertIn("the output of `broken` is not finite", done.stderr)
+        done = self.evaluate(*options, expect=1)
+        self.assertIn(complaint, done.stderr)
+        self.assertRegex(done.stdout, r"acc +base +[\d.]+%[^\n]*\n")
+
+    def test_in_compressed_questions_name_the_file(self):
+        whole = gzip.compress("".join(json.dumps({"question": str(number), "choices": ["x", "y"], "answer": 0}) + "\n"
+                                      for number in range(20_000)).encode())
+        path = self.path / "cut.jsonl.gz"
+        path.write_bytes(whole[:len(whole) // 2])
+        self.assertRegex(self.refused("--data", path, "--raw"), r"cut\.jsonl\.gz: the gzip data end early, after \d+ bytes of content: the file was cut off")
 
     def test_an_interruption_leaves_the_old_answers(self):
         self.write([{"prompt": "x" * 400, "completion": "y" * 100}] * 3000)
@@ -398,15 +467,13 @@ class Mistakes(Evaluates):
                                      "--answers", answers)
         while not any(path.name != "answers.jsonl" for path in self.path.glob("*answers*")) and process.poll() is None:
             time.sleep(0.02)
-        while process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(0.2)
-            except Exception:
-                continue
+        # Both at the same moment: the second ends it at once.
+        for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
+            process.send_signal(number)
         process.communicate()
-        self.assertIn(process.returncode, (130, -signal.SIGINT))
+        self.assertIn(process.returncode, (-signal.SIGINT, -signal.SIGTERM))
         self.assertEqual(answers.read_text(), old)
+        self.assertEqual(list(self.path.glob("*answers*")), [answers])
 
 
 if __name__ == "__main__":

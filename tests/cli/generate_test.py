@@ -9,7 +9,7 @@ import unittest
 
 import needs
 from generations import Generates, trained_adapter
-from tiny_models import ROOT, copy_model, text_of
+from tiny_models import ROOT, TEMPLATE, closed_by, copy_model, make_special, text_of
 
 if needs.is_here("transformers"):
     import torch
@@ -19,6 +19,7 @@ if needs.is_here("transformers"):
 ADAPTERS = ROOT / "tests/engine/data/peft/smollm2"
 KNOWN = [case for case in json.loads((ROOT / "tests/engine/data/generation.json").read_text()) if case["model"] == "smollm2"]
 QUESTION = "What is it?"
+ASKED = "Hello there"  # its answer has a letter that stands nowhere else
 
 
 class Answers(Generates):
@@ -86,6 +87,56 @@ class Answers(Generates):
             self.assertEqual((answer["text"], answer["stop"]), (free[:free.index(stop)], "stop_text"))
             shown = self.generate("--prompt", QUESTION, "--max-new-tokens", "40", "--stop", stop).stdout
             self.assertEqual(shown, free[:free.index(stop)] + "\n")
+
+    def test_end_at_the_token_that_closes_them_in_the_chat_template(self):
+        free, closing = self.free_answer(ASKED)
+        self.model = copy_model(self.path / "closing", template=closed_by(closing))
+        make_special(self.model, closing)
+        answer = self.answer("--prompt", ASKED, "--max-new-tokens", "40")
+        self.assertEqual((answer["text"], answer["stop"]), (free[:free.index(closing)], "stop_token"))
+
+    def test_end_at_special_tokens_among_the_stop_texts(self):
+        free, special = self.free_answer(ASKED)
+        make_special(self.model, special)
+        options = ("--prompt", ASKED, "--max-new-tokens", "40")
+        self.assertEqual(self.answer(*options)["text"], free.replace(special, ""))
+        answer = self.answer(*options, "--stop", "never this", "--stop", special)
+        self.assertEqual((answer["text"], answer["stop"]), (free[:free.index(special)], "stop_text"))
+        self.assertEqual(self.generate(*options, "--stop", special).stdout, free[:free.index(special)] + "\n")
+
+    def test_take_another_template_and_end_where_that_one_closes_them(self):
+        own = self.path / "own.jinja"
+        own.write_text(TEMPLATE.replace("<", "[").replace(">", "]"))
+        wanted = self.answer("--raw", "--prompt", f"[system]Short.\n[user]{ASKED}\n[assistant]", "--max-new-tokens", "8")["tokens"]
+        options = ("--chat-template", own, "--system", "Short.", "--max-new-tokens", "8")
+        self.assertEqual(self.answer("--prompt", ASKED, *options)["tokens"], wanted)
+        self.assertEqual(self.answer("--chat", *options, stdin=ASKED + "\n")["tokens"], wanted)
+        prompts = self.path / "prompts.txt"
+        prompts.write_text(ASKED + "\n")
+        self.assertEqual(json.loads(self.generate("--prompts", prompts, *options).stdout)["text"], text_of(wanted))
+        free, closing = self.free_answer(ASKED)
+        own.write_text(closed_by(closing))
+        make_special(self.model, closing)
+        answer = self.answer("--prompt", ASKED, "--chat-template", own, "--max-new-tokens", "40")
+        self.assertEqual((answer["text"], answer["stop"]), (free[:free.index(closing)], "stop_token"))
+        bare = copy_model(self.path / "bare", template=None)
+        own.write_text(TEMPLATE)
+        shown = self.run_program("generate", "--model", bare, "--dtype", "f64", "--chat-template", own, "--prompt", ASKED,
+                                 "--max-new-tokens", "40").stdout
+        self.assertEqual(shown, free + "\n")
+
+    def test_in_training_end_at_the_token_that_closes_them_in_the_template_of_the_data(self):
+        free, closing = self.free_answer(ASKED)
+        make_special(self.model, closing)
+        (self.path / "own.jinja").write_text(closed_by(closing))
+        chat = {"messages": [{"role": "user", "content": ASKED}, {"role": "assistant", "content": "It."}]}
+        (self.path / "chats.jsonl").write_text((json.dumps(chat) + "\n") * 4)
+        jobs = self.path / "chats.yaml"
+        jobs.write_text("cotune: 1\nmodel: {path: model, dtype: float64}\njobs:\n"
+                        "  - {name: a, data: {train: chats.jsonl, chat_template: own.jinja}, adapter: {r: 4}, train: {steps: 1}}\n")
+        lines = self.run_program("train", jobs, "--output-dir", self.path / "run", "--sample-tokens", "40", "--json").stdout.splitlines()
+        first = next(event for event in map(json.loads, lines) if event["event"] == "sample")
+        self.assertEqual((first["step"], first["answer"]), (0, free[:free.index(closing)]))
 
     def test_of_which_there_are_several_are_drawn_with_seeds_of_their_own(self):
         options = ("--prompt", QUESTION, "--max-new-tokens", "12", "--temperature", "1", "--seed", "5")
@@ -164,6 +215,8 @@ class Mistakes(Generates):
                 (("--max-new-tokens", "0"), r"--max-new-tokens.*0"),
                 (("--chat",), r"--chat excludes --prompt|--prompt excludes --chat"),
                 (("--raw", "--system", "x"), r"--raw excludes --system|--system excludes --raw"),
+                (("--raw", "--chat-template", "x"), r"--raw excludes --chat-template|--chat-template excludes --raw"),
+                (("--chat-template", self.path / "none.jinja"), r"none\.jinja: cannot open"),
                 (("--stop", ""), r"--stop: must not be empty"),
                 (("--min-p", "1.5"), r"--min-p: must be a number from 0 to 1, got 1.5"),
                 (("--repetition-penalty", "0"), r"--repetition-penalty: must be a number from 0.01 to 100, got 0"),

@@ -5,7 +5,7 @@ import shutil
 import struct
 
 from program import ProgramTest
-from tiny_models import copy_model
+from tiny_models import TEMPLATE, copy_model
 
 
 def trained_adapter(source, target, seed, spread=0.1):
@@ -38,6 +38,11 @@ class Generates(ProgramTest):
         lines = self.generate("--json", *options, **more).stdout.splitlines()
         self.assertEqual(len(lines), 1, lines)
         return json.loads(lines[0])
+
+    def free_answer(self, question):
+        """Of the base model, and a letter in it that stands neither in the question nor in a template."""
+        text = self.answer("--prompt", question, "--max-new-tokens", "40")["text"]
+        return text, next(letter for letter in text[1:] if "!" <= letter <= "~" and letter not in text[0] + question + TEMPLATE + "\\")
 
     def refused(self, *options, expect=2, **more):
         done = self.generate(*options, expect=expect, **more)

@@ -169,6 +169,15 @@ class Merge(MergeTest):
         merged = json.loads(self.run_program("generate", "--model", self.path / "merged", *options).stdout)
         self.assertEqual(merged["text"], beside["text"])
 
+    def test_of_a_gguf_model_a_folder_names_the_token_that_closes_answers_in_the_template(self):
+        data = (MODELS / "gguf_llama/model.gguf").read_bytes()
+        old, new = b"{{ messages[0].content }}", b"{% for m in messages %}{{ m.content }}<s>{% endfor %}"
+        new = new.replace(b" in ", b" in " + b" " * (-(len(new) - len(old)) % 32))  # tensors lie at multiples of 32 as before
+        self.assertEqual(data.count(struct.pack("<Q", len(old)) + old), 1)
+        (self.path / "model.gguf").write_bytes(data.replace(struct.pack("<Q", len(old)) + old, struct.pack("<Q", len(new)) + new))
+        self.run_program("merge", "--model", self.path / "model.gguf", "--output", self.path / "alone")
+        self.assertEqual(json.loads((self.path / "alone/generation_config.json").read_text())["eos_token_id"], [1, 2])
+
     def test_without_an_adapter_a_folder_gets_the_model_alone(self):
         shutil.copy(MODELS / "gguf_llama/model.gguf", self.path / "model.gguf")
         text = self.run_program("merge", "--model", self.path / "model.gguf", "--output", self.path / "alone").stdout

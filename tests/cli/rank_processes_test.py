@@ -1,5 +1,6 @@
 """cotune train as several processes, as torchrun and Slurm start them, through its command line."""
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -129,6 +130,8 @@ class RankProcesses(LaunchTest):
         self.assertFalse((self.path / "none").exists())
         done = self.run_program("train", self.jobs_file(), "--output-dir", self.path / "none", "--hang-timeout=5", expect=2)
         self.assertIn("--hang-timeout: is of ranks that watch each other, and there is one alone", done.stderr)
+        done = self.run_program("train", self.jobs_file(), "--output-dir", self.path / "none", "--hang-timeout=nan", expect=2)
+        self.assertIn("--hang-timeout: must be a number from 1 to 86400, got nan", done.stderr)
 
     def test_a_master_whose_name_nobody_knows_is_told_at_once_and_ends_all(self):
         for launcher in (torchrun, slurm):
@@ -171,6 +174,25 @@ class RankProcesses(LaunchTest):
                 first, _ = self.end_all(self.train(run, extra={"TORCHELASTIC_RESTART_COUNT": "1"}))
                 self.assertIn("was started again", first[1])
                 self.assert_like_one_rank(run)
+                # What another launch had begun is not gone on with, whatever the count is.
+                first, second = self.train(run, extra={"TORCHELASTIC_RESTART_COUNT": "1", "TORCHELASTIC_RUN_ID": "another"})
+                errors = first.communicate(timeout=LIMIT_S)[1].decode()
+                second.communicate(timeout=LIMIT_S)
+                self.assertEqual(first.returncode, 2, errors)
+                self.assertIn("holds a run already", errors)
+
+    def test_a_single_process_goes_on_when_its_launcher_starts_it_again(self):
+        command = ("train", self.jobs_file(steps=12), "--output-dir", self.path / "single", "--token-budget=256", "--overwrite")
+        place = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+        self.run_program(*command, env=place)
+        record = (self.path / "single" / "run.json").read_text()
+        again = self.run_program(*command, env={**place, "TORCHELASTIC_RESTART_COUNT": "1"})
+        self.assertIn("was started again", again.stderr)
+        self.assertEqual((self.path / "single" / "run.json").read_text(), record)
+        batch = self.run_program(*command, env={**os.environ, "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"})
+        self.assertNotIn("was started again", batch.stderr)  # torchrun's, and not this one's
+        batch = self.run_program(*command, env={**os.environ, "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2"})
+        self.assertIn("was started again", batch.stderr)
 
     def test_a_silent_rank_ends_all(self):
         ranks = self.train("silent", "--hang-timeout=8", steps=4000)

@@ -31,6 +31,19 @@ def write_tokenizer(target, template=TEMPLATE):
         (target / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
 
 
+def make_special(model, letter):
+    """The model's tokenizer takes the letter for a special token from here on."""
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    tokenizer["added_tokens"].append({"id": ord(letter), "content": letter, "special": True, "single_word": False, "lstrip": False,
+                                      "rstrip": False, "normalized": False})
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+def closed_by(letter):
+    """The template with a letter behind what the assistant says."""
+    return TEMPLATE.replace("{{ message.content }}", "{{ message.content }}{{ '" + letter + "' if message.role == 'assistant' else '' }}")
+
+
 def copy_model(target, family="smollm2", template=TEMPLATE):
     """Copies a committed model of random weights with 128 tokens and gives it the tokenizer. template: None for none."""
     target.mkdir()

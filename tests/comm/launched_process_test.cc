@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "base/diagnostics.h"
 #include "comm/launcher.h"
@@ -56,6 +57,25 @@ TEST(LaunchedProcess, ReadsTorchrunsVariables) {
   const auto elastic = with(with(torchrun, "TORCHELASTIC_USE_AGENT_STORE", "True"), "TORCHELASTIC_RESTART_COUNT", "2");
   EXPECT_EQ(launched_process(elastic), expected);
   EXPECT_FALSE(launched_process(with(elastic, "TORCHELASTIC_USE_AGENT_STORE", "False"))->launcher_listens);
+}
+
+TEST(Launch, OfTorchrunIsNamedByItsIdOrElseByTheAgent) {
+  EXPECT_EQ(launch_of(torchrun, "agent 7"), (Launching{"torchrun agent 7", 0}));
+  EXPECT_EQ(launch_of(with(with(torchrun, "TORCHELASTIC_RUN_ID", "none"), "TORCHELASTIC_RESTART_COUNT", "2"), "agent 7"), (Launching{"torchrun agent 7", 2}));
+  EXPECT_EQ(launch_of(with(torchrun, "TORCHELASTIC_RUN_ID", "x"), "agent 7"), (Launching{"torchrun x", 0}));
+}
+
+TEST(Launch, OfSlurmIsItsJobWithOrWithoutSrun) {
+  EXPECT_EQ(launch_of(with(slurm, "SLURM_RESTART_COUNT", "3"), "shell"), (Launching{"Slurm job 123456, step 2", 3}));
+  EXPECT_EQ(launch_of(with(without(slurm, "SLURM_STEP_ID"), "SLURM_RESTART_COUNT", "1"), "shell"), (Launching{"Slurm job 123456, step none", 1}));
+  EXPECT_EQ(launch_of({}, "shell"), Launching{});
+}
+
+TEST(Launch, ProcessesAreNamedWithTheirStart) {
+  EXPECT_EQ(name_of_process(::getpid()), name_of_process(::getpid()));
+  EXPECT_NE(name_of_process(::getpid()), name_of_process(1));
+  EXPECT_NE(name_of_process(::getpid()).find("process " + std::to_string(::getpid()) + " of "), std::string::npos);
+  EXPECT_EQ(name_of_process(::getpid()).find("since ?"), std::string::npos);
 }
 
 TEST(LaunchedProcess, ReadsSlurmsVariables) {

@@ -96,6 +96,19 @@ TEST(ChatTemplate, SeesNoKeyOfAMessageWhoseValueIsNull) {
   EXPECT_EQ(learned("llama3", answer + "null}]"), learned("llama3", answer + R"(""}])"));
 }
 
+TEST(ChatTemplate, RefusesIntegersThatItCouldNotWriteAsTheyAre) {
+  const auto with_argument = [](const std::string& number) {
+    return chat(R"([{"role":"user","content":"q"},{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{"x":)" + number + "}}}]}]");
+  };
+  EXPECT_THAT(chat_template("qwen25").render(with_argument("9223372036854775807"), {}).bytes(), HasSubstr(R"({"x": 9223372036854775807})"));
+  try {
+    chat_template("qwen25").render(with_argument("9223372036854775808"), {});
+    FAIL() << "was rendered";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("found the integer 9223372036854775808; accepted: at most 9223372036854775807"));
+  }
+}
+
 TEST(ChatTemplate, LearnsToolCallsToTheEndOfTheTurn) {
   const std::string calls =
       R"([{"role":"user","content":"q"},{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":{"x":1}}}]},{"role":"tool","content":"r"},{"role":"assistant","content":"done"}])";

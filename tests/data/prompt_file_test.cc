@@ -102,6 +102,7 @@ TEST_F(PromptFiles, MistakesNameTheirPlace) {
   EXPECT_THAT(mistake(R"({"messages": [{"role": "assistant", "content": "b"}]})"), ::testing::HasSubstr("messages: nothing is asked"));
   EXPECT_THAT(mistake("[{\"prompt\": \"x\"}]"), ::testing::HasSubstr("prompts.jsonl:1: expected an object, found a list"));
   EXPECT_THROW(PromptFile(folder_ / "none"), UserError);
+  EXPECT_THAT(mistake("\x1f\x8b\x08"), ::testing::HasSubstr("prompts.jsonl: the gzip data end early"));
 }
 
 }  // namespace

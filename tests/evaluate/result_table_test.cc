@@ -46,6 +46,16 @@ TEST(ResultTable, LeavesOutWhatIsNotKnown) {
             "acc     a        100.0%\n");
 }
 
+TEST(ResultTable, SaysWhatIsNotFinite) {
+  const EvaluationResult result = {.data = "x", .examples = 1, .adapters = {{"a", {{"acc", true, {}, {}}}}, {"b", {{"acc", true, {1.0, std::nan("")}, {}}}}}};
+  EXPECT_EQ(result_table(result),
+            "x: 1 example\n"
+            "metric  adapter  value       change from a\n"
+            "acc     a        not finite\n"
+            "        b        100.0%\n");
+  EXPECT_EQ(result_lines(result)[0].dump(), R"({"data":"x","adapter":"a","examples":1,"acc":null,"acc_stderr":null})");
+}
+
 TEST(ResultTable, AsLinesHasWhatProgramsRead) {
   const auto lines = result_lines(kResult);
   ASSERT_EQ(lines.size(), 2u);

@@ -240,6 +240,25 @@ TEST(ConfigGguf, ReadsArchitectures) {
   }
 }
 
+/// As in llama.cpp.
+TEST(ConfigGguf, ReadsLinearScalingUnderOldKeysAndWithoutAType) {
+  const auto scaling_with = [](auto add) {
+    const TemporaryFolder folder;
+    GgufBuilder builder = small_gguf("llama");
+    add(builder);
+    builder.tensor("token_embd.weight", {64, 8}, 0, 0);
+    const GgufFile file(folder.write("m.gguf", builder.bytes(std::string(64 * 8 * 4, '\0'))));
+    return model_config_from_gguf(file).rope_scaling;
+  };
+  const RopeScaling by_four{.kind = RopeScaling::Kind::linear, .factor = 4}, none;
+  EXPECT_EQ(scaling_with([](GgufBuilder& b) { b.f32("llama.rope.scale_linear", 4); }), by_four);
+  EXPECT_EQ(scaling_with([](GgufBuilder& b) { b.f32("llama.rope.scaling.factor", 4); }), by_four);
+  EXPECT_EQ(scaling_with([](GgufBuilder& b) { b.string("llama.rope.scaling.type", "linear").f32("llama.rope.scaling.factor", 4); }), by_four);
+  EXPECT_EQ(scaling_with([](GgufBuilder& b) { b.string("llama.rope.scaling.type", "none").f32("llama.rope.scaling.factor", 4); }), none);
+  EXPECT_EQ(scaling_with([](GgufBuilder& b) { b.f32("llama.rope.scaling.factor", 0).f32("llama.rope.scale_linear", 4); }), none);
+  EXPECT_EQ(scaling_with([](GgufBuilder& b) { b.f32("llama.rope.scale_linear", 1); }), none);
+}
+
 TEST(ConfigGguf, RefusesOtherArchitecturesMissingKeysAndUnsupportedFeatures) {
   EXPECT_THAT(gguf_refusal(GgufBuilder().string("general.architecture", "gemma3")),
               AllOf(HasSubstr("general.architecture: found 'gemma3'"), HasSubstr("llama, qwen2")));

@@ -53,6 +53,14 @@ TEST(TokenizerFilesOfAFolder, TakesTheDefaultOfSeveralTemplatesAndTheOneForTools
   EXPECT_EQ(files.tool_use_template, "a");
 }
 
+TEST(TokenizerFilesOfAFolder, MayHaveATemplateForToolsAlone) {
+  const TemporaryFolder folder;
+  folder.write("tokenizer_config.json", R"({"chat_template": [{"name": "tool_use", "template": "a"}]})");
+  const TokenizerFiles files = find_tokenizer_files(folder.path(), {});
+  EXPECT_EQ(files.chat_template, "");
+  EXPECT_EQ(files.tool_use_template, "a");
+}
+
 TEST(TokenizerFilesOfAFolder, TakesTemplateFilesBeforeEveryTemplateOfTheConfiguration) {
   const TemporaryFolder folder;
   folder.write("tokenizer_config.json", R"({"chat_template": [{"name": "tool_use", "template": "old tools"}, {"name": "default", "template": "old"}]})");
@@ -176,6 +184,18 @@ TEST(TokenizerFilesOfGguf, AreWrittenAsAFolderHasThem) {
   const Tokenizer tokenizer = Tokenizer::from_json_file(*files.tokenizer_json);
   EXPECT_EQ(tokenizer.encode("a<|im_end|>", true), (std::vector<int32_t>{0, 1, 2}));
   EXPECT_EQ(nlohmann::json::parse(read_file(folder.path() / "tokenizer_config.json"))["model_max_length"], 2048);
+}
+
+TEST(TokenizerFilesOfGguf, AreWrittenWithATemplateForToolsAlone) {
+  const TemporaryFolder folder;
+  GgufBuilder builder = vocabulary();
+  builder.string("tokenizer.chat_template.tool_use", "{{ tools }}");
+  TokenizerFiles source = tokenizer_files_of(GgufFile(folder.write("m.gguf", builder.bytes())));
+  source.gguf->merges.clear();
+  const auto texts = format_tokenizer_files(source, {}, "m.gguf");
+  EXPECT_EQ(texts.count("chat_template.jinja"), 0u);
+  ASSERT_EQ(texts.count("additional_chat_templates/tool_use.jinja"), 1u);
+  EXPECT_EQ(texts.at("additional_chat_templates/tool_use.jinja"), "{{ tools }}");
 }
 
 TEST(TokenizerFilesOfGguf, RefusesIdsOutsideTheVocabularyAndWrongCounts) {

@@ -82,5 +82,41 @@ TEST(MemoryTrouble, OnRanksFirstGivesUpWhatIsKeptBeyondTheirNumber) {
   for (const auto& job : trainer->jobs()) EXPECT_EQ(job->state().step, 7) << job->spec().name;
 }
 
+/// No activations can be had from the second round on, until a job is set aside.
+class ShortageUntilAJobPauses : public Shortage {
+ public:
+  ShortageUntilAJobPauses() : Shortage(2) {}
+  void on_notice(const std::string& text) override {
+    if (!text.ends_with("pauses at step 1")) return;
+    set_memory_limit(0);
+    ++notices;
+  }
+};
+
+TEST(MemoryTrouble, AJobThatItSetAsideComesBackWhereItsPriorityIsRaised) {
+  SKIP_ON_A_DEVICE() << "limits the host's tensors";
+  const std::vector<JobSpec> specs{small_job("a", AdapterMethod::lora, 1, 4), small_job("b", AdapterMethod::bottleneck, 2, 4)};
+  SmallRun expected("expected", at::kDouble);
+  expected.trainer(specs, {})->run();
+  SmallRun run("aside", at::kDouble);
+  ShortageUntilAJobPauses shortage;
+  TrainerOptions options;
+  options.observers = {&shortage};
+  bool is_raised = false;
+  options.between_rounds = [&](Trainer& trainer) {
+    if (shortage.notices == 0 || is_raised) return;
+    is_raised = true;
+    TrainingJob &first = *trainer.jobs()[0], &second = *trainer.jobs()[1];
+    TrainingJob& aside = first.state().status == JobStatus::waiting ? first : second;
+    EXPECT_EQ(aside.state().status, JobStatus::waiting);
+    EXPECT_LT(std::max(first.state().step, second.state().step), 4) << "nobody has ended";
+    trainer.set_priority(aside, 1);
+    EXPECT_EQ(aside.state().status, JobStatus::running);
+  };
+  run.trainer(specs, options)->run();
+  EXPECT_TRUE(is_raised);
+  expect_equal_adapters(run, expected, specs);
+}
+
 }  // namespace
 }  // namespace cotune

@@ -17,6 +17,13 @@ Configuration replica(int64_t longest, double speed) {
           }};
 }
 
+/// The same with chunks of so many tokens, which cut longer rows.
+Configuration cutting_replica(int64_t chunk, int64_t longest, double speed) {
+  Configuration cutting = replica(chunk, speed);
+  cutting.longest_row = longest;
+  return cutting;
+}
+
 std::vector<BatchShape> random_batches(uint64_t key, int64_t longest) {
   std::vector<BatchShape> batches;
   for (int32_t job = 0; job < 3; ++job) {
@@ -43,7 +50,7 @@ std::vector<double> tokens_of(const DealtRound& round, size_t replicas) {
 }
 
 TEST(RowDispatcher, SendsNoRowWhereItIsTooLongAndDealsAllAlikeEachTime) {
-  const std::vector<Configuration> replicas{replica(100, 1), replica(300, 1), replica(1000, 2)};
+  const std::vector<Configuration> replicas{replica(100, 1), cutting_replica(100, 300, 1), cutting_replica(400, 1000, 2)};
   for (const DispatchRule rule : {DispatchRule::balanced, DispatchRule::greedy, DispatchRule::even}) {
     for (uint64_t key = 0; key < 60; ++key) {
       const std::vector<int64_t> borders = key % 2 == 0 ? std::vector<int64_t>() : std::vector<int64_t>{64, 250, 700};
@@ -53,7 +60,7 @@ TEST(RowDispatcher, SendsNoRowWhereItIsTooLongAndDealsAllAlikeEachTime) {
       for (size_t b = 0; b < round.batches.size(); ++b) {
         ASSERT_EQ(round.replica_of[b].size(), round.batches[b].row_lengths.size());
         for (size_t row = 0; row < round.replica_of[b].size(); ++row) {
-          EXPECT_LE(round.batches[b].row_lengths[row], replicas[static_cast<size_t>(round.replica_of[b][row])].chunk_tokens);
+          EXPECT_LE(round.batches[b].row_lengths[row], replicas[static_cast<size_t>(round.replica_of[b][row])].reach());
         }
       }
     }

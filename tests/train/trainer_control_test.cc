@@ -397,6 +397,45 @@ TEST(RunControlled, AJobThatMakesWayInTheMiddleOfARoundIsEvaluatedWhenItComesBac
   expect_same_jobs(run, undisturbed, {"high", "low"});
 }
 
+/// A job that fails at its evaluation has others make way that have been evaluated and not been saved.
+TEST(RunControlled, AJobThatMakesWayBeforeItIsSavedKeepsItsBest) {
+  SKIP_ON_A_DEVICE() << "limits and counts the host's tensors";
+  std::vector<JobSpec> specs{small_job("fails", AdapterMethod::lora, 1, 4), small_job("high", AdapterMethod::lora, 2, 3),
+                             small_job("low", AdapterMethod::lora, 3, 4)};
+  specs[0].adapter.r = specs[2].adapter.r = 200;
+  specs[1].adapter.r = 400;
+  specs[0].priority = specs[1].priority = 1;
+  specs[0].train.learning_rate = 1e30;  // queries times keys are beyond f32
+  specs[0].train.eval_steps = specs[2].train.eval_steps = 1;
+  specs[2].train.load_best = true;
+  SmallRun run("keeps-best");
+  release_unused_memory();
+  const int64_t before = memory_usage().held_bytes;
+  reset_memory_peaks();
+  run.trainer({specs[1]}, {})->run();
+  const int64_t high = memory_usage().peak_held_bytes - before;
+  std::filesystem::remove_all(run.folder);
+  release_unused_memory();
+  struct Waits : RunObserver {
+    void on_job_waiting(const TrainingJob& job) override {
+      if (job.spec().name != "low" || job.state().step != 1) return;
+      ++times;
+      const auto best = best_checkpoint(job.folder());
+      ASSERT_TRUE(best);
+      EXPECT_EQ(read_checkpoint_state(*best).step, 1);
+    }
+    int times = 0;
+  } observer;
+  TrainerOptions options;
+  options.policy.token_budget = 256;
+  options.tensor_limit_bytes = memory_usage().held_bytes + high * 5 / 4;  // for the large one alone, or both others
+  options.observers = {&observer};
+  const auto trainer = run.trainer(specs, options);
+  trainer->run();
+  EXPECT_THAT(trainer->jobs()[0]->state().failure, HasSubstr("the held-out loss is not finite"));
+  EXPECT_GT(observer.times, 0);
+}
+
 TEST(RunControlled, AJobThatCanNeverFitIsKnownBeforeItIsAdded) {
   SKIP_ON_A_DEVICE() << "limits and counts the host's tensors";
   SmallRun run("never");

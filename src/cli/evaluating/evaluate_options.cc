@@ -31,6 +31,15 @@ void add_reading_options(CLI::App& command, EvaluateOptions& to, CLI::Option* da
   }
 }
 
+/// Takes white space at both ends of a text away.
+CLI::Validator trimmed() {
+  const auto trim = [](std::string& text) -> std::string {
+    text = normalised(text, {});
+    return text.empty() ? "must not be empty" : "";
+  };
+  return CLI::Validator(trim, "");
+}
+
 }  // namespace
 
 std::string reading_option(std::string key) {
@@ -70,8 +79,9 @@ void add_evaluate_options(CLI::App& command, EvaluateOptions& to) {
       ->needs(exact);
   command
       .add_option("--choices", to.choices,
-                  "Also the likeliest of these texts, with commas between them, as the last answer of every example: positive,negative")
+                  "Also the likeliest of these texts, with commas (and white space) between them, as the last answer of every example: positive,negative")
       ->delimiter(',')
+      ->transform(trimmed())
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->allow_extra_args(false);

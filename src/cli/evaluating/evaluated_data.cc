@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
+#include <string_view>
+#include <utility>
 
 #include "base/counted.h"
 #include "base/diagnostics.h"
@@ -113,7 +116,7 @@ ChoiceQuestions read_questions(const std::string& path, const EvaluateOptions& o
   DataFile file(path, choice_fields());
   RecordLines& lines = file.lines();
   RecordMistakes mistakes(path, diagnostics, lines.unit());
-  while (lines.next()) {
+  const auto take = [&] {
     try {
       if (lines.too_long()) throw RecordError("", lines.too_long_complaint());
       ChoiceRecord record = choice_record_of(parse_json_line(lines.text()));
@@ -125,9 +128,37 @@ ChoiceQuestions read_questions(const std::string& path, const EvaluateOptions& o
     } catch (const std::exception& error) {
       mistakes.add(lines.line(), "", complaint_of(error));
     }
+  };
+  try {
+    while (lines.next()) take();
+    if (file.is_broken()) throw UserError("cannot read the file to its end");
+  } catch (const UserError& error) {
+    diagnostics.add(path, 0, "", error.what());
   }
   mistakes.finish();
   return questions;
+}
+
+/// The examples of `like`, in its order, as `read` has them, by file and line; without those that it lacks.
+Dataset same_examples(const Dataset& like, const JobData& read) {
+  using Place = std::pair<std::string_view, int>;
+  std::map<Place, std::optional<Example>> found;
+  for (int64_t i = 0; i < like.size(); ++i) found.try_emplace(Place(like.source(i), like.line(i)));
+  for (const Dataset* set : {&read.train, &read.eval}) {
+    for (int64_t i = 0; i < set->size(); ++i) {
+      const auto place = found.find(Place(set->source(i), set->line(i)));
+      if (place != found.end()) place->second = set->example(i);
+    }
+  }
+  Dataset same;
+  for (int64_t i = 0; i < like.size(); ++i) {
+    const std::string& source = like.source(i);
+    const std::optional<Example>& example = found.at(Place(source, like.line(i)));
+    if (!example) continue;
+    if (same.empty() || same.source(same.size() - 1) != source) same.begin_source(source);
+    same.add(*example);
+  }
+  return same;
 }
 
 /// Adds mistakes where examples that were read from these files have no answers, or nothing before them.
@@ -188,14 +219,15 @@ Dataset answered_examples(const JobSpec& job, const JobData& read, Dataset JobDa
   }
   JobSpec answers_alone = job;
   answers_alone.data.train_on_prompt = false;
-  JobData again = read_data(answers_alone, model.text(), model.files().config, reading, mistakes);
-  check_answerable(again.files, again.*part, mistakes);
-  if ((again.*part).size() != (read.*part).size()) {
+  const JobData again = read_data(answers_alone, model.text(), model.files().config, reading, mistakes);
+  Dataset answered = same_examples(read.*part, again);
+  check_answerable(again.files, answered, mistakes);
+  if (answered.size() != (read.*part).size()) {
     mistakes.add((read.*part).source(0), 0, "",
                  fmt::format("{} of {} have no answer within data.max_length, which --exact-match and --choices need",
-                             (read.*part).size() - (again.*part).size(), counted((read.*part).size(), "example")));
+                             (read.*part).size() - answered.size(), counted((read.*part).size(), "example")));
   }
-  return std::move(again.*part);
+  return answered;
 }
 
 std::vector<EvaluatedData> read_evaluated_data(const EvaluateOptions& options, const AdaptedModel& model) {

@@ -42,11 +42,18 @@ EvaluatedRun open_evaluated_run(const fs::path& folder, bool with_base) {
                       base_name, (folder / "jobs" / job.name).string()));
       continue;
     }
+    fs::path adapter;
     try {
-      run.adapters.push_back({job.name, find_adapter_folder(folder / "jobs" / job.name)});
+      adapter = find_adapter_folder(folder / "jobs" / job.name);
     } catch (const UserError&) {
       write_to_standard_error(fmt::format("{}: has no adapter yet\n", job.name));
+      continue;
     }
+    if (is_choosing_entries(adapter)) {
+      write_to_standard_error(fmt::format("{}: has no adapter yet: it is still choosing its entries\n", job.name));
+      continue;
+    }
+    run.adapters.push_back({job.name, adapter});
   }
   if (run.adapters.size() == before) {
     throw_user_error(

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json_text.h"
@@ -47,7 +48,7 @@ class Evaluation {
   }
 
   bool run() { return measure_losses() && (!options_.exact_match || measure_answers()) && measure_choices(); }
-  std::vector<EvaluationResult>& results() { return results_; }
+  Evaluated take() { return {std::move(results_), not_finite_}; }
 
  private:
   bool measure_losses() {
@@ -78,9 +79,9 @@ class Evaluation {
   }
 
   /// first: of the adapter that changes are told from; nullptr: it is this one.
-  void add_losses(size_t adapter, const ExampleLosses& losses, const ExampleLosses* first, AdapterResult& result) const {
+  void add_losses(size_t adapter, const ExampleLosses& losses, const ExampleLosses* first, AdapterResult& result) {
     const Estimate loss = ratio_of(losses.loss_sums, losses.token_counts);
-    if (!std::isfinite(loss.value)) model_.throw_not_finite(adapter);
+    if (!std::isfinite(loss.value)) not_finite_.insert(adapter);
     const Estimate change = first == nullptr ? Estimate() : ratio_difference(losses.loss_sums, first->loss_sums, losses.token_counts);
     result.metrics.push_back({"loss", false, loss, change});
     result.metrics.push_back({"perplexity", false, exponential_of(loss), {}});
@@ -118,9 +119,9 @@ class Evaluation {
       QuestionSource source;
       source.next = [&]() -> std::optional<Question> {
         if (next.example == set.examples.size()) return std::nullopt;
-        const std::span<const int32_t> prompt = last_answer_of(set.answered, next.example)->prompt;
+        const LastAnswer last = *last_answer_of(set.answered, next.example);
         asked[begun++] = next;
-        Question question{set.adapters[next.adapter], 0, 0, {prompt.begin(), prompt.end()}, nullptr};
+        Question question{set.adapters[next.adapter], 0, 0, {last.prompt.begin(), last.prompt.end()}, nullptr, model_.text().end_ids_like(last.answer)};
         if (++next.adapter == set.adapters.size()) next = {i, 0, next.example + 1};
         return question;
       };
@@ -137,19 +138,21 @@ class Evaluation {
     return true;
   }
 
-  bool take_answer(const Asked& which, const Answer& answer, OrderedAnswers& lines) const {
+  /// 1: it is the reference; 0: another; NaN: the model's output was not finite.
+  double take_answer(const Asked& which, const Answer& answer, OrderedAnswers& lines) {
     const EvaluatedData& set = data_[which.set];
     const std::string& adapter = model_.name(set.adapters[which.adapter]);
-    if (answer.generated.stop == StopReason::not_finite) model_.throw_not_finite(set.adapters[which.adapter]);
+    const bool is_finite = answer.generated.stop != StopReason::not_finite;
+    if (!is_finite) not_finite_.insert(set.adapters[which.adapter]);
     const std::string reference = model_.answer_text(last_answer_of(set.answered, which.example)->answer);
     const bool matches = is_match(answer.text, reference, options_.match);
     ordered_json line{{"data", set.name}, {"example", which.example}, {"line", set.examples.line(which.example)}, {"adapter", adapter}};
     line["reference"] = reference;
     line["text"] = answer.text;
     line["stop"] = to_string(answer.generated.stop);
-    line["exact_match"] = matches;
+    line["exact_match"] = is_finite ? ordered_json(matches) : ordered_json();
     lines.add({which.example, which.adapter, 0}, text_of_json(line) + "\n");
-    return matches;
+    return is_finite ? matches : std::nan("");
   }
 
   bool measure_choices() {
@@ -180,17 +183,16 @@ class Evaluation {
         const std::string& adapter = results_[set].adapters[k].adapter;
         std::vector<double> log_probabilities;
         for (const Likelihood& choice : likelihoods[k][question]) log_probabilities.push_back(choice.log_probability);
-        if (!std::ranges::all_of(log_probabilities, [](double value) { return std::isfinite(value); })) {
-          model_.throw_not_finite(data_[set].adapters[k]);
-        }
+        const bool is_finite = std::ranges::all_of(log_probabilities, [](double value) { return std::isfinite(value); });
+        if (!is_finite) not_finite_.insert(data_[set].adapters[k]);
         const ChoiceScore score = score_choices(log_probabilities, questions.texts[question]);
-        right[k].push_back(score.likeliest == questions.answers[question]);
-        right_by_length[k].push_back(score.likeliest_by_length == questions.answers[question]);
+        right[k].push_back(is_finite ? score.likeliest == questions.answers[question] : std::nan(""));
+        right_by_length[k].push_back(is_finite ? score.likeliest_by_length == questions.answers[question] : std::nan(""));
         if (!write_) continue;
         ordered_json line{{"data", data_[set].name}, {"example", question}, {"line", questions.lines[question]}, {"adapter", adapter}};
         line["answer"] = questions.answers[question];
-        line["choice"] = score.likeliest;
-        line["choice_by_length"] = score.likeliest_by_length;
+        line["choice"] = is_finite ? ordered_json(score.likeliest) : ordered_json();
+        line["choice_by_length"] = is_finite ? ordered_json(score.likeliest_by_length) : ordered_json();
         line["log_probabilities"] = log_probabilities;
         write_(text_of_json(line) + "\n");
       }
@@ -206,15 +208,16 @@ class Evaluation {
   const std::vector<EvaluatedData>& data_;
   const Write& write_;
   std::vector<EvaluationResult> results_;
+  std::set<size_t> not_finite_;
 };
 
 }  // namespace
 
-std::optional<std::vector<EvaluationResult>> evaluate_all(const EvaluateOptions& options, const AdaptedModel& model,
-                                                          const std::vector<EvaluatedData>& data, const Write& write) {
+std::optional<Evaluated> evaluate_all(const EvaluateOptions& options, const AdaptedModel& model, const std::vector<EvaluatedData>& data,
+                                      const Write& write) {
   Evaluation evaluation(options, model, data, write);
   if (!evaluation.run()) return std::nullopt;
-  return std::move(evaluation.results());
+  return evaluation.take();
 }
 
 }  // namespace cotune

@@ -9,9 +9,26 @@
 #include "engine/answer_places.h"
 
 namespace cotune {
+namespace {
+
+/// The special tokens among texts: an answer's text has nothing of them.
+std::vector<int32_t> special_tokens_in(const std::vector<std::string>& texts, const ModelText& model) {
+  std::vector<int32_t> tokens;
+  for (const std::string& text : texts) {
+    const std::optional<int32_t> id = model.tokenizer().token_id(text);
+    if (id && model.tokenizer().is_special(*id)) tokens.push_back(*id);
+  }
+  return tokens;
+}
+
+}  // namespace
 
 Answering::Answering(const GenerateOptions& options, const AdaptedModel& model)
-    : options_(options), model_(model), sampling_(sampling_of(options)), stop_(options.stop) {}
+    : options_(options),
+      model_(model),
+      sampling_(sampling_of(options)),
+      stop_(options.stop),
+      stop_tokens_(special_tokens_in(options.stop, model.text())) {}
 
 void Answering::begin() { generator_.emplace(model_.backbone()); }
 
@@ -22,7 +39,7 @@ GenerationRequest Answering::request_for(const Question& question) const {
   request.max_new_tokens = options_.max_new_tokens;
   request.sampling = sampling_;
   request.sampling.seed = answer_seed(sampling_.seed, question.prompt_number, question.sample);
-  request.stop_ids = model_.text().end_of_turn_ids();
+  request.stop_ids = question.end_ids.empty() ? model_.text().end_of_turn_ids() : question.end_ids;
   request.memory = question.memory;
   return request;
 }
@@ -50,7 +67,7 @@ bool Answering::answer(const QuestionSource& questions, int64_t at_once) {
     const int64_t tokens = static_cast<int64_t>(waiting->prompt.size()) + options_.max_new_tokens;
     if (!places.has_place(begun, tokens)) return std::nullopt;
     places.take(begun, tokens);
-    texts.emplace(begun++, AnswerText(model_.text().tokenizer(), stop_));
+    texts.emplace(begun++, AnswerText(model_.text().tokenizer(), stop_, stop_tokens_));
     return request_for(*std::exchange(waiting, std::nullopt));
   };
   source.on_answer = [&](size_t number, GeneratedAnswer generated) {

@@ -18,6 +18,7 @@ struct Question {
   uint64_t prompt_number = 0, sample = 0;  ///< of which its seed is made (answer_seed)
   std::vector<int32_t> prompt;
   CachedSequence* memory = nullptr;
+  std::vector<int32_t> end_ids{};  ///< tokens that end it; none: those of the model (ModelText)
 };
 
 struct Answer {
@@ -68,6 +69,7 @@ class Answering {
   const AdaptedModel& model_;
   SamplingSettings sampling_;
   StopTexts stop_;
+  std::vector<int32_t> stop_tokens_;  ///< special tokens whose texts end an answer
   std::optional<Generator> generator_;
 };
 

@@ -63,6 +63,9 @@ void add_prompt_options(CLI::App& command, GenerateOptions& to) {
   CLI::Option* no_history = command.add_flag(
       "--no-history", to.no_history, "Do not keep what is typed into --chat at a terminal for the chats to come, nor offer what was typed in earlier ones");
   CLI::Option* system = command.add_option("--system", to.system, "System message of the chat template");
+  CLI::Option* chat_template =
+      command.add_option("--chat-template", to.chat_template,
+                         "File with a Jinja template in place of the model's own: for adapters trained with data.chat_template");
   CLI::Option* raw = command.add_flag(
       "--raw", to.raw,
       "Continue the prompt as it is, without the chat template: for adapters trained on prompt and completion. Models "
@@ -79,7 +82,7 @@ void add_prompt_options(CLI::App& command, GenerateOptions& to) {
   overwrite->needs(output);
   session->needs(chat);
   no_history->needs(chat);
-  raw->excludes(chat)->excludes(system);
+  raw->excludes(chat)->excludes(system)->excludes(chat_template);
   samples->excludes(chat);
   at_once->excludes(chat);
 }

@@ -27,7 +27,7 @@ void use_threads(const ModelOptions& options);
 struct GenerateOptions {
   ModelOptions model;
   std::optional<std::string> prompt, system;
-  std::string prompt_file;
+  std::string prompt_file, chat_template;
   std::string prompts, output;  ///< a file of prompts, and of their answers
   std::string session;
   bool chat = false, raw = false, json = false, resume = false, overwrite = false, no_history = false;

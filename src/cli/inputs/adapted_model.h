@@ -22,6 +22,9 @@ class AdaptedModel {
   AdaptedModel(const std::string& model, std::vector<NamedAdapter> adapters, const std::string& dtype, const std::string& device);
   AdaptedModel(ModelFiles model, std::vector<NamedAdapter> adapters, const std::string& dtype, const std::string& device);
 
+  /// A user's chat template in place of the model's own. Throws UserError.
+  void use_template(const std::filesystem::path& file) { text_.use_template(file); }
+
   /// Reads the weights: mistakes in what is asked are to be found before.
   void load();
 
@@ -37,7 +40,7 @@ class AdaptedModel {
   /// Bytes that could be taken now on the device.
   int64_t free_bytes() const;
 
-  /// The tokens of a prompt as it stands, and of a chat up to the turn to be answered, by the model's template. tools: or null. Throws
+  /// The tokens of a prompt as it stands, and of a chat up to the turn to be answered, by the template. tools: or null. Throws
   /// UserError.
   std::vector<int32_t> plain_prompt(const std::string& text) const;
   std::vector<int32_t> chat_prompt(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools = nullptr) const;
@@ -45,7 +48,7 @@ class AdaptedModel {
   std::string answer_text(std::span<const int32_t> tokens) const;
   /// Throws SystemError: what the model computed with that adapter holds NaN or infinity.
   [[noreturn]] void throw_not_finite(size_t index) const;
-  /// Throws UserError naming `option` where the model has no template.
+  /// Throws UserError naming `option` where there is no template.
   void need_template(const std::string& option) const;
 
  private:

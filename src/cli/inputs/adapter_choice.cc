@@ -1,9 +1,12 @@
 #include "cli/inputs/adapter_choice.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 
 #include "base/error.h"
+#include "base/sudden_end.h"
 #include "cli/inputs/model_of_adapter.h"
 #include "data/tokenizer/unicode.h"
 #include "jobs/hub_cache.h"
@@ -50,7 +53,14 @@ std::vector<NamedAdapter> named_adapters(const std::vector<std::string>& given) 
     }
     const auto [name, path] = name_and_path(each);
     if (name == base_name) throw_user_error("--adapter: `{}`: {} is the model without an adapter; choose another name", each, base_name);
-    for (const JobAdapter& found : find_adapter_folders(path)) {
+    const std::vector<JobAdapter> of_path = find_adapter_folders(path);
+    const auto is_usable = [](const JobAdapter& found) { return !is_choosing_entries(found.folder); };
+    const bool leaves_out = of_path.size() > 1 && std::ranges::any_of(of_path, is_usable);
+    for (const JobAdapter& found : of_path) {
+      if (leaves_out && !is_usable(found)) {
+        write_to_standard_error(fmt::format("{}: has no adapter yet: it is still choosing its entries\n", found.job));
+        continue;
+      }
       std::string own = name.empty() ? found.job : found.job.empty() ? name : name + "/" + found.job;
       if (own.empty()) own = name_of_folder(found.folder);
       own = replace_invalid_utf8(own);  // answers are stored with it, as JSON

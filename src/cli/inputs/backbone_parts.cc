@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "ops/memory.h"
+#include "ops/within_memory.h"
 
 namespace cotune {
 
@@ -13,7 +14,7 @@ BackboneParts load_backbone(const ModelFiles& files, at::ScalarType compute, con
   try {
     for (const TensorShard& shard : shards) {
       use.shard = shard;
-      parts[shard.count].push_back(Backbone::load(files, compute, device.device, use));
+      parts[shard.count].push_back(within_memory([&] { return Backbone::load(files, compute, device.device, use); }));
     }
     return parts;
   } catch (const MemoryLimitExceeded& error) {

@@ -92,13 +92,25 @@ ModelText::ModelText(const ModelFiles& files)
                                     std::pair{"pad_token", source.pad_token}, std::pair{"unk_token", source.unk_token}}) {
     if (!token.empty()) special_tokens_[name] = token;
   }
-  if (!source.chat_template.empty() || !source.tool_use_template.empty()) {
-    chat_template_ = std::make_unique<ChatTemplate>(source.chat_template, files.path.string() + ": chat template", special_tokens_,
-                                                    source.tool_use_template);
-  }
   if (end_of_turn_ids_.empty() && eos) end_of_turn_ids_.push_back(*eos);
-  const std::optional<int32_t> closing = chat_template_ != nullptr ? closing_token(*chat_template_, *encoder_) : std::nullopt;
+  if (!source.chat_template.empty() || !source.tool_use_template.empty()) {
+    take_template(std::make_unique<ChatTemplate>(source.chat_template, files.path.string() + ": chat template", special_tokens_,
+                                                 source.tool_use_template));
+  }
+}
+
+void ModelText::use_template(const std::filesystem::path& file) { take_template(make_template(file)); }
+
+void ModelText::take_template(std::unique_ptr<ChatTemplate> chat_template) {
+  chat_template_ = std::move(chat_template);
+  const std::optional<int32_t> closing = closing_token(*chat_template_, *encoder_);
   if (closing && std::ranges::count(end_of_turn_ids_, *closing) == 0) end_of_turn_ids_.push_back(*closing);
+}
+
+std::vector<int32_t> ModelText::end_ids_like(std::span<const int32_t> learned) const {
+  std::vector<int32_t> ids = end_of_turn_ids_;
+  if (!learned.empty() && tokenizer().is_special(learned.back())) ids.push_back(learned.back());
+  return ids;
 }
 
 const Tokenizer& ModelText::tokenizer() const {

@@ -3,7 +3,9 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "data/template/chat_template.h"
 #include "data/text_encoder.h"
@@ -23,14 +25,21 @@ class ModelText {
   bool has_tokenizer() const { return tokenizer_ != nullptr; }
   const Tokenizer& tokenizer() const;
   const TextEncoder& encoder() const { return *encoder_; }
-  /// The model's own; nullptr where it has none.
+  /// The model's own, or that of use_template(); nullptr where there is none.
   const ChatTemplate* chat_template() const { return chat_template_.get(); }
   /// A template from a user's file, with the model's special tokens.
   std::unique_ptr<ChatTemplate> make_template(const std::filesystem::path& file) const;
+  /// From here on that one in place of the model's own.
+  void use_template(const std::filesystem::path& file);
   /// Tokens at which an answer ends: those that the model's files name, and the one that closes an answer in its chat template.
   const std::vector<int32_t>& end_of_turn_ids() const { return end_of_turn_ids_; }
+  /// The same of answers like a learned one: also its last token, where that is special. It closes answers of data that were made with
+  /// another template than the model's own.
+  std::vector<int32_t> end_ids_like(std::span<const int32_t> learned) const;
 
  private:
+  void take_template(std::unique_ptr<ChatTemplate> chat_template);
+
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<TextEncoder> encoder_;
   std::map<std::string, std::string> special_tokens_;

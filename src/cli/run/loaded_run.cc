@@ -41,6 +41,7 @@ RunRecord record_of(ReadRun& read, const RunFolder& folder) {
     const RankTask task = task_of(read.processes, "reading the model");
     return make_record(read.inputs, read.compute, read.device, read.limit_bytes);
   }();
+  record.launch = read.arguments.launch.name;
   if (read.files().weights != nullptr) read.files().weights->drop_pages();  // the fingerprint has read them all
   const std::optional<RunRecord> before = folder.record();
   if (!before) return record;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <exception>
 
@@ -124,6 +125,10 @@ void watch(RankLinks& links, const LaunchedProcess& process, std::vector<std::st
     watch->stand_down();
     if (supervised != nullptr) supervised->is_watched(0);
   };
+  links.end_within = std::chrono::milliseconds(std::llround(1e3 * hang_timeout_s));
+  links.at_late_end = [hang_timeout_s] {
+    write_to_standard_error(fmt::format("the run has ended, and is left: of another rank nothing was heard for {:.0f} s\n", hang_timeout_s));
+  };
 }
 
 Link slower(const Link& a, const Link& b) {
@@ -178,8 +183,7 @@ int follow(const LaunchedProcess& process, RankLinks& links, SupervisedRun* supe
   watch(links, process, meeting.at("hosts").get<std::vector<std::string>>(), meeting.at("hang_timeout_s").get<double>(), supervised);
   const auto end = [&](const Json& message) {
     if (supervised != nullptr && message.at("for_good").get<bool>()) supervised->ends_for_good();
-    links.before_end();
-    links.control->barrier();
+    links.end();
     return message.at("end").get<bool>() ? 1 : 0;
   };
   const Json setup = receive_broadcast(*links.control);
@@ -233,8 +237,7 @@ RankProcesses::~RankProcesses() {
   try {
     for (int32_t rank = 1; is_set_up_ && rank < process_.size; ++rank) receive_message(*links_.control, rank);
     broadcast_message(*links_.control, {{"end", for_good_ || std::uncaught_exceptions() > 0}, {"for_good", for_good_}});
-    links_.before_end();
-    links_.control->barrier();
+    links_.end();
   } catch (const std::exception&) {
     links_.at_loss();  // the others see it as this one does
   }

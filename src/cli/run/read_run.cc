@@ -42,9 +42,10 @@ bool own_start_began(const TrainArguments& arguments, const fs::path& output) {
   return supervised != nullptr && (supervised->resumes() || (supervised->restart() > 0 && !arguments.overwrite && has_record(output)));
 }
 
-/// A launcher has started the run again that is in the folder.
+/// A launcher has started the run again that is in the folder, and that it had begun itself.
 bool is_started_again(const TrainArguments& arguments, const fs::path& output) {
-  return arguments.is_restart && !own_start_began(arguments, output) && !arguments.resume && has_record(output);
+  return arguments.launch.restart > 0 && !own_start_began(arguments, output) && !arguments.resume && has_record(output) &&
+         recorded_launch(output / "run.json") == arguments.launch.name;
 }
 
 std::unique_ptr<CheckedProfile> profile_for(const std::string& file, const ModelConfig& config, at::ScalarType compute,

@@ -15,6 +15,7 @@
 #include "cli/inputs/run_setup.h"
 #include "cli/terminal/stop_signals.h"
 #include "ops/memory.h"
+#include "ops/within_memory.h"
 #include "train/adapter_folder.h"
 
 namespace cotune {
@@ -252,7 +253,7 @@ ControlReply RunControl::join(Trainer& trainer, JoiningJobs& joining) {
   std::map<std::string, std::string> data_hashes;
   std::map<std::string, std::map<std::string, std::string>> hashes_of_files;
   try {
-    run_.allow_rows(longest_row(joining.data));
+    within_memory([&] { run_.allow_rows(longest_row(joining.data)); });
   } catch (const MemoryLimitExceeded& error) {
     mistakes.add(joining.specs.front().file, 0, "", fmt::format("memory for rows of that length is not to be had now: {}", error.what()));
   }

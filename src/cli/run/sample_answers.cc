@@ -42,10 +42,11 @@ SampleEvent SampleAnswers::answer(const TrainingJob& job, bool as_base_model, in
   const std::span<const uint8_t> learned = examples.learned(0);
   const auto prompt_tokens =
       std::max<std::ptrdiff_t>(1, std::find_if(learned.begin(), learned.end(), [](uint8_t flag) { return flag != 0; }) - learned.begin());
+  const auto answer_end = std::find(learned.begin() + prompt_tokens, learned.end(), uint8_t{0});
   GenerationRequest request;
   request.prompt.assign(tokens.begin(), tokens.begin() + prompt_tokens);
   request.max_new_tokens = max_new_tokens_;
-  request.stop_ids = text_.end_of_turn_ids();
+  request.stop_ids = text_.end_ids_like({tokens.begin() + prompt_tokens, tokens.begin() + (answer_end - learned.begin())});
   SampleEvent sample{&job, step, text_.tokenizer().decode(request.prompt, true), "", !as_base_model && !job.is_loaded()};
   if (sample.out_of_memory) return sample;
   if (!as_base_model) request.adapter = &job.adapter();

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/launcher.h"
+
 namespace cotune {
 
 class SupervisedRun;
@@ -18,7 +20,7 @@ struct TrainArguments {
   int64_t sample_tokens = 0;
   bool check = false, json = false, plain = false, resume = false, overwrite = false;
   std::optional<double> hang_timeout_s;
-  bool is_restart = false;  ///< a launcher has started the run again
+  Launching launch;  ///< of this process
   int32_t restarts = 0;
   SupervisedRun* supervised = nullptr;  ///< with --restarts, in the process that trains
 };

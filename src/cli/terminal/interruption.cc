@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdint>
 
+#include "base/atomic_file.h"
 #include "base/end_wishes.h"
 #include "base/sudden_end.h"
 
@@ -32,6 +33,7 @@ extern "C" void on_interruption(int number) {
   errno = error;
   if (wishes.take(number) != EndWish::repeated) return;
   before_sudden_end();
+  remove_unfinished_files();
   std::signal(number, SIG_DFL);
   std::raise(number);  // delivered when this handler returns
 }

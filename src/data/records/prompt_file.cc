@@ -94,9 +94,17 @@ FilePrompt prompt_of(ordered_json record) {
 
 PromptFile::PromptFile(std::filesystem::path path) : path_(std::move(path)), file_(opened(path_)) {}
 
+bool PromptFile::advance() {
+  try {
+    return file_.lines().next();
+  } catch (const UserError& error) {
+    throw_user_error("{}: {}", path_.string(), error.what());
+  }
+}
+
 std::optional<FilePrompt> PromptFile::next() {
-  RecordLines& lines = file_.lines();
-  if (!lines.next()) {
+  const RecordLines& lines = file_.lines();
+  if (!advance()) {
     if (file_.is_broken()) throw_user_error("{}:{}: cannot read the file to its end", path_.string(), lines.line());
     return std::nullopt;
   }

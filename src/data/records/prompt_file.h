@@ -42,11 +42,13 @@ class PromptFile {
   explicit PromptFile(std::filesystem::path path);
 
   /// The next prompt; nothing at the end. Throws UserMistakes, with file, line and field, where the record is none: the next call gives the
-  /// one behind it; UserError where the file cannot be read to its end.
+  /// one behind it; UserError naming the file where it cannot be read to its end.
   std::optional<FilePrompt> next();
   std::string_view unit() { return file_.lines().unit(); }  ///< of a record in the file
 
  private:
+  bool advance();
+
   std::filesystem::path path_;
   DataFile file_;
   bool begun_ = false, is_plain_ = false;

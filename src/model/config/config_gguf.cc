@@ -34,6 +34,9 @@ class GgufKeys {
     return fallback.value_or(1);
   }
 
+  bool has(const char* key) const { return file_.number(full(key)).has_value(); }
+  /// 1 where it is absent or 0.
+  double scale(const char* key) { return file_.number(full(key)) == 0.0 ? 1 : positive_number(key, 1); }
   std::string text(const char* key, std::string fallback) { return file_.text(full(key)).value_or(fallback); }
 
   void refuse(const char* key, const std::string& found, const std::string& accepted) {
@@ -52,10 +55,11 @@ class GgufKeys {
 void read_rope(const GgufFile& file, GgufKeys& keys, ModelConfig& config) {
   config.rope_theta = keys.positive_number("rope.freq_base", 10000);
   RopeScaling& scaling = config.rope_scaling;
-  const std::string type = keys.text("rope.scaling.type", "none");
+  // As in llama.cpp: linear where no type is given, by a factor that files before November 2023 have under another key.
+  const std::string type = keys.text("rope.scaling.type", "linear");
   if (type == "linear") {
-    scaling.kind = RopeScaling::Kind::linear;
-    scaling.factor = keys.positive_number("rope.scaling.factor");
+    const double factor = keys.has("rope.scaling.factor") ? keys.scale("rope.scaling.factor") : keys.scale("rope.scale_linear");
+    if (factor != 1) scaling = {.kind = RopeScaling::Kind::linear, .factor = factor};
   } else if (type != "none") {
     keys.refuse("rope.scaling.type", type, "none, linear");
   }
@@ -65,7 +69,7 @@ void read_rope(const GgufFile& file, GgufKeys& keys, ModelConfig& config) {
   if (scaling.kind != RopeScaling::Kind::none || divisors->type != GgufType::F32 ||
       divisors->bytes.size() != values.size() * sizeof(float)) {
     throw_user_error(
-        "{}: tensor 'rope_freqs.weight': accepted: {} values of type F32, without rope.scaling.type",
+        "{}: tensor 'rope_freqs.weight': accepted: {} values of type F32, without a linear scaling",
         file.path().string(), values.size());
   }
   dequantize(divisors->type, divisors->bytes, values);

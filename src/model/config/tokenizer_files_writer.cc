@@ -44,8 +44,7 @@ std::map<std::string, std::string> format_tokenizer_files(const TokenizerFiles& 
     texts["tokenizer_config.json"] = tokenizer_config(files, tokenizer, config);
     texts["generation_config.json"] = generation_config(files, config);
   }
-  if (files.chat_template.empty()) return texts;
-  texts[chat_template_file] = files.chat_template;
+  if (!files.chat_template.empty()) texts[chat_template_file] = files.chat_template;
   if (!files.tool_use_template.empty()) texts[fmt::format("{}/tool_use.jinja", more_chat_templates_folder)] = files.tool_use_template;
   return texts;
 }
