@@ -44,9 +44,11 @@ class BottleneckAdapter : public Adapter {
       for (int64_t i = 0; i < start.numel(); ++i) values[i] = (2 * uniform(key, static_cast<uint64_t>(i)) - 1) * bound;
       parameters_.push_back(make_parameter(prefix + ".adapter_down.weight", module.layer, start.to(options)));
       parameters_.push_back(make_parameter(prefix + ".adapter_down.bias", module.layer, at::zeros({size}, options)));
+      parameters_.back().decays = false;  // as transformers leaves biases out
       parameters_.push_back(make_parameter(prefix + ".adapter_up.weight", module.layer, at::zeros({size, width}, options)));
       parameters_.back().transposed_in_file = true;
       parameters_.push_back(make_parameter(prefix + ".adapter_up.bias", module.layer, at::zeros({width}, options)));
+      parameters_.back().decays = false;
       // It reads and changes an operator's whole output: every rank of a group computes all of it, from equal bits, or the slice of the
       // tokens that it has.
       for (size_t i = site->first_parameter; i < parameters_.size(); ++i) parameters_[i].place = whole_place(setup().shard.divides_tokens);

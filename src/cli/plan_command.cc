@@ -135,7 +135,7 @@ int plan(const PlanArguments& arguments) {
   const std::string machine_hash = hash_of(setup.cluster);
   if (is_here) {
     setup.cluster = with_memory_here(std::move(setup.cluster), run, setup.model, setup.options.dtype);
-  } else if (is_given("run.memory")) {
+  } else if (run.memory != "auto") {
     setup.cluster = with_memory(std::move(setup.cluster), run);
   }
   const auto& [model, jobs, cluster] = std::tie(setup.model, setup.jobs, setup.cluster);
@@ -175,7 +175,7 @@ int plan(const PlanArguments& arguments) {
       fmt::print("Times are a guess for this machine, every two cores as the preset cpu: {} GFLOP/s in {}. `cotune profile` measures it, --profile takes that.\n",
                  std::llround(device.flops.at(options.dtype) * device.compute_efficiency / 1e9), options.dtype);
     }
-    if (is_here || is_given("run.memory")) {
+    if (is_here || run.memory != "auto") {
       fmt::print("Memory: run.memory is {}{}: {} for tensors.\n", memory_rule(run), is_here ? " on this machine, as for cotune train" : "",
                  bytes_text(cluster.nodes.front().device.usable_bytes()));
     }

@@ -44,7 +44,7 @@ constexpr double collectives_share = 0.1;  // of --seconds, and beside them
 
 /// A checkpoint; or a shape alone, whose weights are then random: times do not depend on them.
 ModelSpec model_spec(const ProfileArguments& arguments) {
-  const std::filesystem::path path = model_path(arguments.model);
+  const std::filesystem::path named = model_path(arguments.model), path = std::filesystem::exists(named) ? std::filesystem::absolute(named) : named;
   const bool has_weights = std::filesystem::is_directory(path) || path.extension() == ".gguf";
   ModelSpec spec;
   (has_weights ? spec.path : spec.config) = path.string();

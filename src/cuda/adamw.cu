@@ -19,7 +19,7 @@ struct Call {
 static_assert(sizeof(Call) < 16 * 1024);
 
 struct Rates {
-  float keep, learning_rate, beta1, beta2, correction2_root, epsilon;
+  float keep, learning_rate, beta1, beta2, one_minus_beta1, one_minus_beta2, correction2_root, epsilon;
 };
 
 __global__ void __launch_bounds__(threads)
@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(threads)
     const float gradient = p.gradient[i] * scale;
     p.gradient[i] = 0;
     if (!steps) continue;
-    const float first = p.first_moment[i] * rates.beta1 + gradient * (1 - rates.beta1);
-    const float second = p.second_moment[i] * rates.beta2 + gradient * gradient * (1 - rates.beta2);
+    const float first = p.first_moment[i] * rates.beta1 + gradient * rates.one_minus_beta1;
+    const float second = p.second_moment[i] * rates.beta2 + gradient * gradient * rates.one_minus_beta2;
     p.first_moment[i] = first;
     p.second_moment[i] = second;
     const float denominator = sqrtf(second) / rates.correction2_root + rates.epsilon;
@@ -63,6 +63,8 @@ void launch_adamw(cudaStream_t stream, std::span<const GpuParameter> parameters,
                     static_cast<float>(settings.learning_rate / correction1),
                     static_cast<float>(settings.beta1),
                     static_cast<float>(settings.beta2),
+                    static_cast<float>(1 - settings.beta1),
+                    static_cast<float>(1 - settings.beta2),
                     static_cast<float>(std::sqrt(correction2)),
                     static_cast<float>(settings.epsilon)};
   Call call;

@@ -1,6 +1,10 @@
 #include "cuda/cuda_kernels.h"
 
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
+
+#include <map>
+#include <mutex>
 
 #include "cuda/low_rank.h"
 #include "cuda/method_kernels.h"
@@ -10,10 +14,10 @@
 namespace cotune {
 namespace {
 
-cudaStream_t stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
-
 class CudaKernels final : public GpuKernels {
  public:
+  explicit CudaKernels(c10::DeviceIndex device) : device_(device) {}
+
   void rms_norm(GpuType x_type, const void* x, int64_t rows, int64_t columns, const float* weight, float eps, GpuType type, void* y,
                 float* inverse_rms, void* kept) override {
     cuda::launch_rms_norm(stream(), x_type, x, rows, columns, weight, eps, type, y, inverse_rms, kept);
@@ -83,13 +87,24 @@ class CudaKernels final : public GpuKernels {
   void square_sums(std::span<const GpuArray> arrays, double* sums) override {
     cuda::launch_square_sums(stream(), arrays, sums);
   }
+
+ private:
+  /// The thread's current one on the kernels' device, which is made the thread's: a thread that nobody has told begins with the first.
+  cudaStream_t stream() const {
+    c10::cuda::set_device(device_);
+    return c10::cuda::getCurrentCUDAStream(device_).stream();
+  }
+
+  c10::DeviceIndex device_;
 };
 
 }  // namespace
 
-GpuKernels& cuda_kernels() {
-  static CudaKernels kernels;
-  return kernels;
+GpuKernels& cuda_kernels(int index) {
+  static std::mutex mutex;
+  static std::map<int, CudaKernels> by_device;
+  const std::lock_guard lock(mutex);
+  return by_device.try_emplace(index, static_cast<c10::DeviceIndex>(index)).first->second;
 }
 
 }  // namespace cotune

@@ -4,7 +4,7 @@
 
 namespace cotune {
 
-/// The kernels of this plugin, on the calling thread's current stream. Lives as long as the process.
-GpuKernels& cuda_kernels();
+/// The kernels of this plugin for a device, on the calling thread's current stream there. Lives as long as the process.
+GpuKernels& cuda_kernels(int index);
 
 }  // namespace cotune

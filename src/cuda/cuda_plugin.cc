@@ -4,6 +4,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
 #include <cuda_runtime_api.h>
 
@@ -56,6 +57,7 @@ class CudaPlugin final : public DevicePlugin {
   }
 
   DeviceMemory memory(int index) override {
+    const c10::cuda::CUDAGuard here(index_of(index));
     DeviceMemory memory;
     size_t free = 0, total = 0;
     C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
@@ -81,7 +83,7 @@ class CudaPlugin final : public DevicePlugin {
     c10::cuda::warning_state().set_sync_debug_mode(forbidden ? c10::cuda::SyncDebugMode::L_ERROR
                                                              : c10::cuda::SyncDebugMode::L_DISABLED);
   }
-  GpuKernels* kernels(int index) override { return is_ampere_or_later(index) ? &cuda_kernels() : nullptr; }
+  GpuKernels* kernels(int index) override { return is_ampere_or_later(index) ? &cuda_kernels(index) : nullptr; }
   DeviceGroups* groups() override { return nccl_groups(); }
   void release_unused_memory() override { allocator::emptyCache(); }
 };

@@ -270,13 +270,15 @@ std::vector<RunChunk> chunks_of(const Target& target) {
 /// Fills calls and launches them when they are full.
 class Launcher {
  public:
-  Launcher(cudaStream_t stream, const void* right, int64_t right_stride, int64_t width, int bundle_tiles, float* workspace)
+  Launcher(cudaStream_t stream, const void* right, int64_t right_stride, int64_t width, int bundle_tiles, float* workspace,
+           int64_t workspace_values)
       : stream_(stream),
         right_(static_cast<const __nv_bfloat16*>(right)),
         right_stride_(right_stride),
         width_(width),
         bundle_tiles_(bundle_tiles),
-        workspace_(workspace) {}
+        workspace_(workspace),
+        workspace_values_(workspace_values) {}
 
   /// Targets of the same rows; these of their chunks. The chunks' sums are added in a pass of their own where there are several.
   void add(const Alike& targets, std::span<const RunChunk> chunks) {
@@ -286,7 +288,8 @@ class Launcher {
       const GpuOuter& of = target.front();
       for (int64_t rank = 0; rank < of.rank; rank += tile_ranks) {
         if (bundle != nullptr && bundle->tiles == bundle_tiles_) bundle = nullptr;
-        const bool full = call_.tile_count == most_parts || call_.left_count + count > most_lefts ||
+        const int64_t partial_values = count > 1 ? int64_t{count} * tile_ranks * width_ : 0;
+        const bool full = call_.tile_count == most_parts || call_.left_count + count > most_lefts || used_values_ + partial_values > workspace_values_ ||
                           (bundle == nullptr && (call_.chunk_count + count > most_chunks || call_.bundle_count == most_bundles));
         if (full) {
           flush();
@@ -297,8 +300,8 @@ class Launcher {
         tile = {of.gradient + rank * width_, nullptr, static_cast<int32_t>(std::min<int64_t>(of.rank - rank, tile_ranks)),
                 call_.left_count};
         if (count > 1) {
-          tile.partial = workspace_;
-          workspace_ += int64_t{count} * tile_ranks * width_;
+          tile.partial = workspace_ + used_values_;
+          used_values_ += partial_values;
         }
         ++bundle->tiles;
         for (const RunChunk& chunk : chunks) {
@@ -313,6 +316,7 @@ class Launcher {
   void flush() {
     launch(stream_, call_, right_, right_stride_, static_cast<int>(width_));
     call_.bundle_count = call_.tile_count = call_.chunk_count = call_.left_count = 0;
+    used_values_ = 0;  // the stream orders the next launch behind this one
   }
 
  private:
@@ -332,9 +336,11 @@ class Launcher {
   int64_t right_stride_, width_;
   int bundle_tiles_;
   float* workspace_;
+  int64_t workspace_values_, used_values_ = 0;
   Call call_;
 };
 
+constexpr int64_t most_workspace_bytes = int64_t{64} << 20;
 constexpr size_t most_chunks_at_once = most_chunks / 2;
 
 /// Calls take(chunks) for parts of a target's chunks, whole runs each, that a launch holds.
@@ -351,17 +357,21 @@ void for_each_part(const std::vector<RunChunk>& chunks, Take take) {
 
 int64_t tiles_of(int64_t rank) { return divide_up(rank, tile_ranks); }
 
-/// What sums of chunks take, of targets that have several.
+/// Of what sums of chunks take, of targets that have several, as much as most_workspace_bytes or the largest tile's.
 int64_t workspace_bytes(const std::vector<Alike>& targets, int64_t width) {
-  int64_t values = 0;
+  int64_t values = 0, largest = 0;
   for (const Alike& alike : targets) {
     int64_t tiles = 0;
     for (const Target& target : alike) tiles += tiles_of(target.front().rank);
     for_each_part(chunks_of(alike.front()), [&](std::span<const RunChunk> part) {
-      if (part.size() > 1) values += static_cast<int64_t>(part.size()) * tiles * tile_ranks * width;
+      if (part.size() < 2) return;
+      const int64_t of_tile = static_cast<int64_t>(part.size()) * tile_ranks * width;
+      values += tiles * of_tile;
+      largest = std::max(largest, of_tile);
     });
   }
-  return values * static_cast<int64_t>(sizeof(float));
+  constexpr auto element = static_cast<int64_t>(sizeof(float));
+  return element * std::min(values, std::max(largest, most_workspace_bytes / element));
 }
 
 }  // namespace
@@ -376,7 +386,8 @@ void launch_outer_products(cudaStream_t stream, std::span<const GpuOuter> groups
   // What the cache holds can be read again, by more blocks.
   const int bundle_tiles = rows * width * 2 > large_bytes ? most_tiles : 1;
   const int64_t bytes = workspace_bytes(targets, width);
-  Launcher launcher(stream, right, right_stride, width, bundle_tiles, bytes > 0 ? static_cast<float*>(memory(bytes)) : nullptr);
+  Launcher launcher(stream, right, right_stride, width, bundle_tiles, bytes > 0 ? static_cast<float*>(memory(bytes)) : nullptr,
+                    bytes / static_cast<int64_t>(sizeof(float)));
   for (const Alike& alike : targets) {
     bool is_first = true;
     for_each_part(chunks_of(alike.front()), [&](std::span<const RunChunk> part) {

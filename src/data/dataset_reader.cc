@@ -278,11 +278,11 @@ FileReport read_part(RecordLines& lines, const std::string& name, const DataRequ
       ++report.dropped_long;
       return true;
     }
-    report.truncated += made.was_truncated;
     if (!made.has_learned) {
       ++report.dropped_unlearned;
       return true;
     }
+    report.truncated += made.was_truncated;
     report.without_tool_calls += made.left_out.tool_calls;
     report.without_tools += made.left_out.tools;
     report.without_system += made.left_out.system;

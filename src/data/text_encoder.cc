@@ -35,6 +35,7 @@ std::vector<SpecialMatch> TokenizerEncoder::find_special(std::string_view text) 
   for (const AddedTokenMatcher::Stretch& stretch : added_.split(text)) {
     if (stretch.id < 0) continue;
     SpecialMatch& match = matches.emplace_back(SpecialMatch{stretch.begin, stretch.end, stretch.id});
+    match.is_special = tokenizer_.is_special(stretch.id);
     if (const auto strips = strips_.find(stretch.id); strips != strips_.end()) std::tie(match.lstrip, match.rstrip) = strips->second;
   }
   return matches;

@@ -21,6 +21,7 @@ struct SpecialMatch {
   size_t end = 0;
   int32_t id = 0;
   bool lstrip = false, rstrip = false;  ///< swallows the white space before it, behind it
+  bool is_special = true;               ///< else an added token as texts may have it
   bool operator==(const SpecialMatch&) const = default;
 };
 

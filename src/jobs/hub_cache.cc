@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/home_folder.h"
 
 namespace cotune {
 namespace {
@@ -52,7 +53,7 @@ std::string environment(const std::string& name) {
 
 /// With `~` at the beginning and `$NAME`, `${NAME}` anywhere replaced; unknown variables stay.
 std::string expanded(std::string text) {
-  if (text == "~" || text.starts_with("~/")) text.replace(0, 1, environment("HOME"));
+  text = with_home_folder(std::move(text));
   std::string result;
   for (size_t at = 0; at < text.size();) {
     const bool braces = text.compare(at, 2, "${") == 0;

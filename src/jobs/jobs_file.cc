@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/home_folder.h"
 #include "jobs/base_name.h"
 #include "jobs/emulated_file.h"
 #include "jobs/hub_cache.h"
@@ -107,13 +108,15 @@ class JobsFileBuilder {
 
   void read_top(const JobsFileLayers& layers, JobsFileReading& reading) {
     JobsFile& result = reading.jobs_file;
-    OptionLayer merged = merge_layers({&layers.top, &layers.top_overrides}, mistakes_);
+    OptionLayer merged = merge_layers({&layers.top, &layers.top_overrides}, mistakes_, used_);
     for (const auto& [option, given] : merged) {
       if (option->section == Section::run) reading.run_places[option->path()] = {given.file, given.line, given.field};
       if (option->section == Section::model) reading.model_places[option->path()] = {given.file, given.line, given.field};
     }
     resolve_paths(merged, false);
     set_options(merged, {&result.model, &result.run, nullptr}, mistakes_, used_);
+    result.run.output = with_home_folder(result.run.output);
+    result.run.data_cache = with_home_folder(result.run.data_cache);
     check_chunks(merged, result.run);
     set_ranks(merged, result.run);
     computes_nothing_ = purpose_ == Purpose::plan || !emulated_file(result.run.device).empty();
@@ -139,7 +142,7 @@ class JobsFileBuilder {
   JobSpec read_job(const JobLayers& layers, const JobsFileLayers& all, const std::string& output) {
     ++job_count_;
     OptionLayer merged =
-        merge_layers({&all.defaults, &all.defaults_overrides, &layers.own, &layers.overrides}, mistakes_);
+        merge_layers({&all.defaults, &all.defaults_overrides, &layers.own, &layers.overrides}, mistakes_, used_);
     if (is_record_) leave_out_what_had_no_effect(merged);
     goes_on_.push_back(goes_on_from_checkpoint(merged, output));
     const std::vector<const Option*> missing = resolve_paths(merged, goes_on_.back());
@@ -149,11 +152,6 @@ class JobsFileBuilder {
     const OptionTarget target{nullptr, nullptr, &job};
     set_options(merged, target, mistakes_, used_);
     for (const Option* option : missing) option->set(target, default_value(*option));
-    for (const OptionLayer* layer : {&all.defaults_overrides, &layers.own, &layers.overrides}) {
-      for (const auto& [option, given] : *layer) {
-        if (given.is_null) used_.insert(option);  // a default that was taken back, not one without effect
-      }
-    }
     for (const auto& [option, given] : merged) {
       job.places[option->path()] = {given.file, given.line, given.field, given.level < OptionLevel::job};
     }
@@ -282,14 +280,25 @@ class JobsFileBuilder {
     if (auto* lengths = std::get_if<LengthsSpec>(&given.value)) text = &lengths->histogram;
     const bool may_be_path = type == OptionType::path || type == OptionType::name_or_path || type == OptionType::lengths;
     if (!may_be_path || text == nullptr || text->empty()) return paths;
-    const bool is_path = type == OptionType::path || text->find('/') != std::string::npos || text->ends_with(".json");
+    const bool is_path = type == OptionType::path || text->find('/') != std::string::npos || text->ends_with(".json") ||
+                         (look_for_inputs_ && exists(place_of(given, *text)));
     if (is_path) paths.push_back(text);
     return paths;
   }
 
+  static bool exists(const fs::path& path) {
+    std::error_code unreadable;
+    return fs::exists(path, unreadable);
+  }
+
+  /// Relative to the jobs file's folder, or to the working directory where it was given on the command line.
+  fs::path place_of(const GivenOption& given, const std::string& text) const {
+    return ((given.file == file_ ? folder_ : working_directory_) / with_home_folder(text)).lexically_normal();
+  }
+
   /// False, with the mistake reported, where it is looked for and does not exist.
   bool resolve_path(const Option& option, const GivenOption& given, bool may_be_gone, std::string& text) {
-    const fs::path full = ((given.file == file_ ? folder_ : working_directory_) / text).lexically_normal();
+    const fs::path full = place_of(given, text);
     std::error_code unreadable;
     bool found = !look_for_inputs_ || fs::exists(full, unreadable);
     if (!found) {
@@ -324,7 +333,7 @@ class JobsFileBuilder {
   void resolve_emulated(const GivenOption& given, std::string& text) {
     const std::string file = emulated_file(text);
     if (file.empty()) return;
-    const fs::path full = ((given.file == file_ ? folder_ : working_directory_) / file).lexically_normal();
+    const fs::path full = place_of(given, file);
     std::error_code unreadable;
     if (look_for_inputs_ && !fs::exists(full, unreadable)) mistakes_.add(given, fmt::format("no such file: {}", full.string()));
     text = fmt::format("{}:{}", emulated_device, full.string());

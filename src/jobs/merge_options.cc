@@ -11,7 +11,7 @@ namespace {
 bool is_default_level(OptionLevel level) { return level < OptionLevel::job; }
 
 /// The group's members in `merged`, and the rule of merge_layers applied to them.
-void settle_group(const std::string& group, OptionLayer& merged, MistakeList& mistakes) {
+void settle_group(const std::string& group, OptionLayer& merged, MistakeList& mistakes, std::set<const Option*>& used) {
   std::vector<OptionLayer::iterator> members;
   for (auto it = merged.begin(); it != merged.end(); ++it) {
     if (it->first->group == group) members.push_back(it);
@@ -28,20 +28,21 @@ void settle_group(const std::string& group, OptionLayer& merged, MistakeList& mi
       mistakes.add(member->second, fmt::format("`{}` and `{}` exclude each other: give one", winner->first->key,
                                                member->first->key));
     }
+    used.insert(member->first);
     merged.erase(member);
   }
 }
 
 }  // namespace
 
-OptionLayer merge_layers(std::initializer_list<const OptionLayer*> layers, MistakeList& mistakes) {
+OptionLayer merge_layers(std::initializer_list<const OptionLayer*> layers, MistakeList& mistakes, std::set<const Option*>& used) {
   OptionLayer merged;
   for (const OptionLayer* layer : layers) {
     for (const auto& [option, given] : *layer) {
       const bool says_nothing = option->input_only && is_unset(given.value) && !given.is_mistaken;
-      if (given.is_null) {
-        merged.erase(option);
-      } else if (!says_nothing) {
+      if (given.is_null || says_nothing) {
+        if (merged.erase(option) > 0) used.insert(option);  // what a lower level says of it is taken back
+      } else {
         merged.insert_or_assign(option, given);
       }
     }
@@ -50,7 +51,7 @@ OptionLayer merge_layers(std::initializer_list<const OptionLayer*> layers, Mista
   for (const auto& [option, given] : merged) {
     if (!option->group.empty()) groups.insert(option->group);
   }
-  for (const std::string& group : groups) settle_group(group, merged, mistakes);
+  for (const std::string& group : groups) settle_group(group, merged, mistakes, used);
   return merged;
 }
 

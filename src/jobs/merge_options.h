@@ -11,7 +11,8 @@ namespace cotune {
 /// Layers from the lowest to the highest level; a higher one replaces an option's value. Of options that exclude each
 /// other (Option::group) the alternative of the highest level stays; two of equal level are a mistake, unless one is
 /// unset (0, false).
-OptionLayer merge_layers(std::initializer_list<const OptionLayer*> layers, MistakeList& mistakes);
+/// used: collects the options that a higher level took back, or that gave way to its alternative: they are not without effect.
+OptionLayer merge_layers(std::initializer_list<const OptionLayer*> layers, MistakeList& mistakes, std::set<const Option*>& used);
 
 /// Sets the merged options on the target. An option whose condition does not hold is a mistake when it was given for
 /// this very job, and is left out when it comes from the defaults.

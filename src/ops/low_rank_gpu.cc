@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "kernels/dropout.h"
 #include "ops/backend.h"
 #include "ops/low_rank_forms.h"
 #include "ops/memory.h"
@@ -95,7 +96,7 @@ bool add_expansions_on_gpu(at::Tensor& y, const std::vector<ExpandGroup>& groups
   std::vector<GpuRows> residual_rows;
   for (const ExpandGroup& group : groups) {
     GpuExpandTerm term = term_of(group);
-    if (group.dropout) term.mask = {group.dropout->key, static_cast<float>(group.dropout->probability)};
+    if (group.dropout) term.mask = {group.dropout->key, kernels::dropout_probability(group.dropout->probability)};
     if (group.bias.defined()) term.bias = group.bias.const_data_ptr<float>();
     terms.push_back(term);
     if (term.rows.count() > 0) residual_rows.push_back(term.rows);

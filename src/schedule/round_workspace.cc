@@ -31,19 +31,25 @@ int64_t method_workspace_per_token(const ModelConfig& config, AdapterMethod meth
 /// (ops/sparse_delta_gpu.cc).
 int64_t gpu_kernel_bytes(const ModelConfig& config, std::span<const JobFootprint> jobs, int64_t tokens, const MemoryFacts& facts) {
   constexpr int64_t chunk_rows = 1024, tile_ranks = 16, projections = 3, panel_bytes = int64_t{64} << 20, panel_rows = 512;
-  int64_t widest = 0, panel = 0;
+  constexpr int64_t most_chunk_bytes = int64_t{64} << 20;  // or those of one tile of ranks
+  const int64_t chunks = tokens / chunk_rows + static_cast<int64_t>(jobs.size()), element = accumulation_size(facts);
+  int64_t chunk_sums = 0, panel = 0;
+  const auto take_chunk_sums = [&](int64_t ranks, int64_t width) {
+    const int64_t of_tile = chunks * tile_ranks * width * element;
+    chunk_sums = std::max(chunk_sums, std::min(projections * round_up(ranks, tile_ranks) / tile_ranks * of_tile, std::max(of_tile, most_chunk_bytes)));
+  };
   for (const JobFootprint& job : jobs) {
     for (const AdapterShape& adapter : job.adapters) {
       const ProjectionSize size = projection_size(config, adapter.projection);
       if (adapter.method == AdapterMethod::diff_pruning) {
         panel = std::max({panel, panel_bytes, panel_rows * (size.in + size.out) * facts.element_size});
+        take_chunk_sums(size.in, size.out);  // of dense gradients, while it chooses its entries
       } else {
-        widest = std::max(widest, round_up(adapter.width, tile_ranks) * std::max(size.in, size.out));
+        take_chunk_sums(adapter.width, std::max(size.in, size.out));
       }
     }
   }
-  const int64_t chunks = tokens / chunk_rows + static_cast<int64_t>(jobs.size());
-  return chunks * projections * widest * accumulation_size(facts) + panel;
+  return chunk_sums + panel;
 }
 
 /// Of products whose sizes keep them from our kernels, where ATen multiplies bf16 in f32 (ops/aten_products.h): both sides of the widest, and a

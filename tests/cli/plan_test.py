@@ -36,9 +36,9 @@ class Plan(ProgramTest):
         path.write_text(text)
         return path
 
-    def plan(self, *arguments, jobs=JOBS, cluster=CLUSTER, expect=0):
+    def plan(self, *arguments, jobs=JOBS, cluster=CLUSTER, expect=0, **options):
         machines = () if cluster is None else ("--cluster", self.write("cluster.yaml", cluster))
-        return self.run_program("plan", self.write("plan-jobs.yaml", jobs), *machines, *arguments, expect=expect)
+        return self.run_program("plan", self.write("plan-jobs.yaml", jobs), *machines, *arguments, expect=expect, **options)
 
     def test_options_without_effect_are_refused_or_told(self):
         self.assertIn("--replica: says what --svg or --trace show", self.plan("--replica", "0", expect=2).stderr)
@@ -48,6 +48,27 @@ class Plan(ProgramTest):
                 ("[20, 30, 60]", "dollie", "plan-jobs.yaml:5: jobs[0].data.lengths: length histogram 'dollie' is not known")):
             self.assertIn(message, self.plan(jobs=JOBS.replace(before, after), expect=2).stderr)
         self.assertIn("cluster.yaml:5: nodes[0].device.preset: ", self.plan(cluster=CLUSTER.replace("A40", "A41"), expect=2).stderr)
+
+    def test_has_no_more_rows_in_a_step_than_the_data_have(self):
+        self.write("ten.jsonl", json.dumps({"input_ids": [1] * 10, "labels": [1] * 10}) + "\n")
+        (self.path / "ten.jsonl").write_text((self.path / "ten.jsonl").read_text() * 10)
+        plans = []
+        for batch_size in (10, 64):
+            jobs = self.write("few.yaml", f"cotune: 1\nmodel: {{config: config.json, weights: none}}\njobs:\n"
+                              f"  - {{name: few, data: {{train: ten.jsonl}}, train: {{steps: 3, batch_size: {batch_size}}}}}\n")
+            plan = json.loads(self.run_program("plan", jobs, "--json").stdout)["plan"]
+            plans.append((plan["predicted"], plan["replicas"]))
+        self.assertEqual(*plans)
+
+    def test_finds_shapes_beside_the_jobs_file_and_under_no_other_name(self):
+        for folder, layers in ((self.path, 2), (self.path / "elsewhere", 3)):
+            (folder / "shape").mkdir(parents=True)
+            shape = {**CONFIG, "num_hidden_layers": layers}
+            (folder / "shape" / "config.json").write_text(json.dumps(shape))
+        jobs = JOBS.replace("tinyllama-1.1b", "shape")
+        result = json.loads(self.plan("--json", jobs=jobs, cwd=self.path / "elsewhere").stdout)
+        stages = result["plan"]["replicas"][0]["stages"]
+        self.assertEqual(max(stage["layers"][1] for stage in stages), 2, stages)
 
     def test_follows_what_the_jobs_file_says_of_the_run(self):
         jobs = JOBS + "run: {sharing: temporal, token_budget: 1024, layout: chunked, chunk_size: 128, memory: 4GiB}\n"

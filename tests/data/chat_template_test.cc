@@ -82,7 +82,52 @@ TEST(ChatTemplate, LearnsFromTheMessageItselfWhereThePromptIsNoPrefix) {
   EXPECT_EQ(learned("smollm2", R"([{"role":"assistant","content":"hi"},{"role":"user","content":"yo"}])"), "hi<|im_end|>");
   // Mistral 3 shows the tools with the last question, so that earlier prompts look different.
   const ordered_json tools = chat(R"([{"type":"function","function":{"name":"f","description":"d","parameters":{}}}])");
-  EXPECT_EQ(learned("mistral_v3", two_turns, tools), "a1</s> /  a2</s>");
+  EXPECT_EQ(learned("mistral_v3", two_turns, tools), " a1</s> /  a2</s>") << "as without tools";
+  // What stands before the answers is found again behind the same question.
+  EXPECT_EQ(learned("mistral_v3", R"([{"role":"system","content":"s"},{"role":"user","content":"q"},{"role":"assistant","content":"a"}])"), " a</s>");
+  const std::string calls = R"({"role":"assistant","content":"","tool_calls":[{"id":"123456789","function":{"name":"f","arguments":{}}}]},
+                               {"role":"tool","content":"r","tool_call_id":"123456789"},{"role":"assistant","content":"a"})";
+  const std::string in_two_turns = learned("mistral_v3", R"([{"role":"user","content":"q1"},)" + calls + R"(,{"role":"user","content":"q2"},)" + calls + "]", tools);
+  EXPECT_TRUE(in_two_turns.starts_with("[TOOL_CALLS] [{\"name\": \"f\"")) << in_two_turns;
+}
+
+/// Thinking begins with the generation prompt, and later turns leave it out.
+TEST(ChatTemplate, LearnsCallsAndTheirEndsWhereThePromptOpensThinkingThatIsLeftOut) {
+  const ChatTemplate thinking(
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for call in m.tool_calls or [] %}<tool_call>\n{{ call.function.name }}\n</tool_call>"
+      "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}",
+      "thinking", {});
+  ExampleEncoder encoder;
+  const ordered_json messages = chat(R"([{"role":"user","content":"q"},{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f"}}]},
+                                         {"role":"tool","content":"r"},{"role":"assistant","content":"a"}])");
+  const TrainingText text = thinking.for_training(messages, {}, encoder);
+  ASSERT_EQ(text.learned.size(), 2u);
+  const auto learned_text = [&](size_t i) { return text.text.bytes().substr(text.learned[i].begin, text.learned[i].end - text.learned[i].begin); };
+  EXPECT_EQ(learned_text(0), "<tool_call>\nf\n</tool_call><|im_end|>");
+  EXPECT_EQ(learned_text(1), "a<|im_end|>");
+}
+
+TEST(ChatTemplate, EndsATurnAtATokenThatContentCannotHave) {
+  // Once another answer follows, the first one is written otherwise, so that where its turn ends is not known.
+  const ChatTemplate rewriting(
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and loop.last %}!{% endif %}{{ m.content }}"
+      "{% if m.role == 'assistant' %}</tool_call>{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+      "rewriting", {});
+  ExampleEncoder encoder;
+  encoder.ordinary = {"</tool_call>"};
+  const TrainingText text = rewriting.for_training(chat(two_turns), {}, encoder);
+  EXPECT_EQ(text.text.bytes().substr(text.learned[0].begin, text.learned[0].end - text.learned[0].begin), "a1</tool_call><|im_end|>");
+}
+
+TEST(ChatTemplate, LearnsNothingThatIsWrittenOfAnAnswerInLaterTurns) {
+  const ChatTemplate naming(
+      "{% set ns = namespace(name='') %}{% for m in messages %}<|im_start|>{{ m.role }}{% if m.role == 'tool' %} {{ ns.name }}{% endif %}\n{{ m.content }}"
+      "{% for call in m.tool_calls or [] %}{% set ns.name = call.function.name %}<tool_call>{{ call.function.name }}{% endfor %}<|im_end|>\n{% endfor %}",
+      "naming", {});
+  ExampleEncoder encoder;
+  const TrainingText text = naming.for_training(chat(R"([{"role":"user","content":"q"},{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f"}}]},
+                                                         {"role":"tool","content":"r"},{"role":"assistant","content":"a"}])"), {}, encoder);
+  EXPECT_TRUE(text.text.bytes().substr(0, text.learned[0].end).ends_with("<tool_call>f<|im_end|>"));
 }
 
 /// As with transformers: `datasets` writes null for what a message has not.
@@ -330,6 +375,9 @@ TEST(ChatTemplate, GivesNoClockWhileTraining) {
   day.tm_year = 130;
   EXPECT_EQ(dated.render(chat(two_turns), {}).bytes(), "fixedq1");
   EXPECT_EQ(dated.render(chat(two_turns), {false, {}, day}).bytes(), "2030q1");
+  const ChatTemplate always("{{ strftime_now('%Y-%m-%d %a %j') }}{{ messages[0].content }}", "a", {});
+  EXPECT_EQ(always.render(chat(two_turns), {}).bytes(), "2024-07-26 Fri 208q1");
+  EXPECT_TRUE(always.for_training(chat(two_turns), {}, ExampleEncoder()).text.bytes().starts_with("2024-07-26"));
 }
 
 }  // namespace

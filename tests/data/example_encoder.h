@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ class ExampleEncoder : public TextEncoder {
  public:
   static constexpr int32_t newline_pair = 300, ab = 301, bos = 400, eos = 401;
   bool folds = false;
+  std::set<std::string> ordinary;  ///< of the fixed list, that are added tokens and not special
 
   std::vector<int32_t> encode_plain(std::string_view text, bool /*at_text_start*/ = true) const override {
     std::vector<int32_t> ids;
@@ -36,7 +38,7 @@ class ExampleEncoder : public TextEncoder {
     for (size_t i = 0; i < text.size(); ++i) {
       for (const auto& [token, id] : specials()) {
         if (text.substr(i, token.size()) != token) continue;
-        found.push_back({i, i + token.size(), id});
+        found.push_back({i, i + token.size(), id, false, false, !ordinary.contains(token)});
         i += token.size() - 1;
         break;
       }

@@ -112,6 +112,13 @@ TEST(JobsFile, LetsAJobsOwnStepsReplaceTheDefaultsEpochs) {
   EXPECT_EQ(epochs.train.epochs, 0.5);
 }
 
+TEST(JobsFile, AJobsOwnTargetsReplaceThoseOfTheDefaultsWhicheverWayTheyAreGiven) {
+  EXPECT_TRUE(job("adapter: {lora_target_linear: false}", "{adapter: {lora_target_linear: true}}").adapter.target_modules.empty());
+  EXPECT_EQ(job("adapter: {target_modules: [q_proj]}", "{adapter: {lora_target_linear: true}}").adapter.target_modules, std::vector<std::string>{"q_proj"});
+  EXPECT_EQ(job("adapter: {lora_target_linear: true}", "{adapter: {target_modules: [q_proj]}}").adapter.target_modules, std::vector<std::string>{"all-linear"});
+  EXPECT_EQ(job("adapter: {lora_target_linear: false}", "{adapter: {target_modules: [q_proj]}}").adapter.target_modules, std::vector<std::string>{"q_proj"});
+}
+
 TEST(JobsFile, KeepsTheHigherOfWarmUpStepsAndRatio) {
   EXPECT_EQ(job("train: {warmup_steps: 0}", "{train: {warmup_ratio: 0.1}}").train.warmup_ratio, 0);
   EXPECT_EQ(job("train: {warmup_steps: 0, warmup_ratio: 0.1}").train.warmup_ratio, 0.1);

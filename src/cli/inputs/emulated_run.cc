@@ -11,6 +11,7 @@ namespace cotune {
 namespace {
 
 constexpr int64_t drawn_examples = 10000;
+constexpr double most_made_tokens = 1 << 28;  // of given lengths; five bytes each
 
 }  // namespace
 
@@ -25,7 +26,7 @@ void check_emulated_job(const JobSpec& job, Diagnostics& mistakes) {
   if (job.sweep.halving.is_on()) {
     refuse(job.sweep.halving.first_steps > 0 ? "sweep.halving.first_steps" : "sweep.halving.first_fraction", "halving goes by held-out losses");
   }
-  if (job.train.load_best) refuse("train.load_best", "leaves the adapter of the lowest held-out loss");
+  if (job.train.load_best) refuse("train.load_best_model_at_end", "leaves the adapter of the lowest held-out loss");
 }
 
 void check_emulated_run(const std::map<std::string, OptionPlace>& run_places, Diagnostics& mistakes) {
@@ -39,6 +40,17 @@ void check_emulated_run(const std::map<std::string, OptionPlace>& run_places, Di
 }
 
 JobData data_of_lengths(const JobSpec& job, const ModelConfig& config, Diagnostics& mistakes) {
+  double rows = 0, all_tokens = 0;
+  for (const auto& [length, count] : job.data.lengths.counts) {
+    rows += static_cast<double>(count);
+    all_tokens += static_cast<double>(count) * static_cast<double>(length);
+  }
+  if (all_tokens > most_made_tokens) {
+    const OptionPlace place = job.place_of("data.lengths");
+    mistakes.add(place.file, place.line, place.field,
+                 fmt::format("found {:.0f} rows of {:.4g} tokens in all; accepted on an emulated device, which makes them: at most {:.0f} tokens", rows, all_tokens, most_made_tokens));
+    return {};
+  }
   std::vector<int64_t> lengths;
   for (const auto& [length, count] : job.data.lengths.counts) lengths.insert(lengths.end(), static_cast<size_t>(count), length);
   if (lengths.empty()) {

@@ -77,6 +77,11 @@ std::optional<int32_t> closing_token(const ChatTemplate& chat_template, const Te
   return std::nullopt;
 }
 
+/// A path in a jobs file is absolute by now: what has no folder is a preset, whatever lies in the working directory.
+ModelConfig config_of(const ModelSpec& spec) {
+  return std::filesystem::path(spec.config).has_parent_path() ? find_model_config(spec.config) : model_preset(spec.config);
+}
+
 }  // namespace
 
 ModelText::ModelText(const ModelFiles& files)
@@ -124,7 +129,7 @@ std::unique_ptr<ChatTemplate> ModelText::make_template(const std::filesystem::pa
 
 ModelFiles model_without_weights(const ModelSpec& spec) {
   const std::string source = model_path(spec.path.empty() ? spec.config : spec.path).string();
-  ModelFiles files{.path = source, .config = find_model_config(source), .tokenizer = {}, .weights = nullptr};
+  ModelFiles files{.path = source, .config = spec.path.empty() ? config_of(spec) : find_model_config(source), .tokenizer = {}, .weights = nullptr};
   std::filesystem::path folder = source;
   if (folder.filename() == "config.json") folder = folder.parent_path();
   if (std::filesystem::is_directory(folder)) {
@@ -153,7 +158,7 @@ ModelFiles open_cached_model(const std::filesystem::path& path) {
 ModelParts find_model(const ModelSpec& spec, Diagnostics& mistakes) {
   if (!spec.path.empty()) return open_cached_model(model_path(spec.path), mistakes);
   try {
-    return {random_model(find_model_config(spec.config), spec.seed), true, true, true};
+    return {random_model(config_of(spec), spec.seed), true, true, true};
   } catch (const UserError& error) {
     mistakes.add(error);
     return {};

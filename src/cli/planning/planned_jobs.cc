@@ -14,7 +14,7 @@ namespace {
 /// What the lengths do not say of data.train, by job.
 struct ReadFacts {
   std::map<std::string, double> truncated_shares;
-  std::map<std::string, int64_t> steps;
+  std::map<std::string, int64_t> steps, batch_sizes;
 };
 
 /// Lengths of the tokenised examples that an epoch takes of data.train.
@@ -26,11 +26,13 @@ ReadLengths length_reader(const ModelFiles& files, const RunSpec& run, ReadFacts
     diagnostics.throw_if_any();
     std::vector<int64_t> lengths;
     const BatchOrder order = batch_order(job, data.train);
+    facts.batch_sizes[job.name] = std::min(job.train.batch_size, order.example_count);
     facts.steps[job.name] = total_steps(order, job.train.steps, job.train.epochs);
     for (const int64_t example : epoch_order(order, 0)) lengths.push_back(data.train.length(example));
     int64_t truncated = 0;
     for (size_t i = 0; i < job.data.train.size(); ++i) truncated += data.files[i].truncated;
-    if (!lengths.empty()) facts.truncated_shares[job.name] = static_cast<double>(truncated) / static_cast<double>(lengths.size());
+    const int64_t rows = data.train.size() + (job.data.eval.empty() ? data.eval.size() : 0);  // as many as the files have
+    if (rows > 0) facts.truncated_shares[job.name] = static_cast<double>(truncated) / static_cast<double>(rows);
     return histogram_of(lengths);
   };
 }
@@ -51,6 +53,8 @@ PlannedJobs planned_jobs(const JobsFile& jobs_file) {
   for (JobShape& job : planned.jobs) {
     const auto read = facts.truncated_shares.find(job.name);
     if (read != facts.truncated_shares.end()) job.truncated_share = read->second;
+    const auto batch = facts.batch_sizes.find(job.name);
+    if (batch != facts.batch_sizes.end()) job.batch_size = batch->second;
   }
   return planned;
 }

@@ -112,13 +112,12 @@ PlanningSetup read_planning_setup(const PlanningSources& sources) {
   options.layout = setup.jobs_file.run.layout;
   options.chunk_size = planned_chunk_size(setup.jobs_file.run, setup.jobs);
   options.recompute = setup.jobs_file.run.recompute;
-  options.dtype = planned_dtype(sources, model, setup.cluster);
+  if (!sources.profile.empty()) setup.profile = profile_for(sources, model, setup.model, setup.cluster);
+  options.dtype = setup.profile != nullptr ? setup.profile->profile.fingerprint.dtype : planned_dtype(sources, model, setup.cluster);
   const std::string name = sources.cluster.empty() ? "this machine" : sources.cluster;
   check_rates(setup.cluster, name, options.dtype, model.dtype == "auto" ? "--dtype" : "model.dtype");
-  if (!sources.profile.empty()) {
-    setup.profile = profile_for(sources, model, setup.model, setup.cluster);
+  if (setup.profile != nullptr) {
     setup.cluster = with_measured_links(std::move(setup.cluster), setup.profile->times.collectives());
-    options.dtype = setup.profile->profile.fingerprint.dtype;
     options.measured = &setup.profile->times;
     options.profile_hash = checksum(read_file(sources.profile));
   }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/home_folder.h"
 #include "cli/inputs/emulated_run.h"
 #include "cli/inputs/run_setup.h"
 #include "jobs/emulated_file.h"
@@ -27,7 +28,7 @@ bool agrees(const Option& option, const OptionValue& given, const OptionValue& o
   if (path == "model.dtype") return *text == "auto";
   if (path == "run.chunk_size") return text != nullptr;  // auto: what the run has found
   if (path == "model.path") return !own->empty() && is_same_place(*text, *own);
-  if (path == "run.output_dir") return is_same_place(working_directory / *text, *own);
+  if (path == "run.output_dir") return is_same_place(working_directory / with_home_folder(*text), *own);
   return false;
 }
 

@@ -72,12 +72,22 @@ void read_message(ordered_json& message, const std::string& place) {
   }
 }
 
-ordered_json tools_in(const std::string& text) {
+ordered_json json_in(const std::string& text, const std::string& name, const char* expected) {
   try {
     return parse_json_line(text);
   } catch (const std::runtime_error& error) {
-    throw RecordError("tools", fmt::format("expected a list, or the JSON text of one, found a string: {}", error.what()));
+    throw RecordError(name, fmt::format("expected {}, or the JSON text of one, found a string: {}", expected, error.what()));
   }
+}
+
+/// Each an object, or the JSON text of one.
+ordered_json checked_tools(ordered_json tools) {
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const std::string name = fmt::format("tools[{}]", i);
+    if (tools[i].is_string()) tools[i] = json_in(tools[i].get_ref<const std::string&>(), name, "an object");
+    if (!tools[i].is_object()) throw RecordError(name, fmt::format("expected an object, or the JSON text of one, found {}", type_of(tools[i])));
+  }
+  return tools;
 }
 
 }  // namespace
@@ -116,12 +126,12 @@ ordered_json messages_in(const ordered_json& record, const char* field) {
 ordered_json tools_of_chat(const ordered_json& record) {
   const auto found = record.find("tools");
   if (found == record.end() || found->is_null()) return nullptr;
-  if (found->is_array()) return *found;
+  if (found->is_array()) return checked_tools(*found);
   if (found->is_string()) {
     const auto& text = found->get_ref<const std::string&>();
     if (text.empty()) return nullptr;
-    ordered_json tools = tools_in(text);
-    if (tools.is_array()) return tools.empty() ? ordered_json() : std::move(tools);
+    ordered_json tools = json_in(text, "tools", "a list");
+    if (tools.is_array()) return tools.empty() ? ordered_json() : checked_tools(std::move(tools));
   }
   throw RecordError("tools", fmt::format("expected a list, or the JSON text of one, found {}", type_of(*found)));
 }

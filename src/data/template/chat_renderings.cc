@@ -48,12 +48,13 @@ jinja::Value message_value(const ordered_json& message, size_t index) {
 }  // namespace
 
 ChatRenderings::ChatRenderings(const jinja::Template& chosen, const std::map<std::string, std::string>& special_tokens,
-                               const ordered_json& messages, const ordered_json& tools, const ChatLimits& limits)
+                               const ordered_json& messages, const ordered_json& tools, const ChatLimits& limits, const std::optional<std::tm>& now)
     : template_(chosen),
       special_tokens_(special_tokens),
       limits_(limits),
       steps_left_(limits.steps),
-      tools_(jinja::from_json(tools, tools_origin)) {
+      tools_(jinja::from_json(tools, tools_origin)),
+      now_(now) {
   for (const ordered_json& message : messages) messages_.push_back(message_value(message, messages_.size()));
 }
 
@@ -70,32 +71,31 @@ std::vector<jinja::Value> ChatRenderings::listed(size_t count) {
   return std::vector<jinja::Value>(messages_.begin(), messages_.begin() + static_cast<ptrdiff_t>(count));
 }
 
-jinja::Text ChatRenderings::render(std::vector<jinja::Value> messages, jinja::Value tools, bool add_generation_prompt,
-                                   const std::optional<std::tm>& now) {
+jinja::Text ChatRenderings::render(std::vector<jinja::Value> messages, jinja::Value tools, bool add_generation_prompt) {
   jinja::Variables variables = {{"messages", jinja::Value::list(std::move(messages))},
                                 {"tools", std::move(tools)},
                                 {"documents", jinja::None{}},
                                 {"add_generation_prompt", add_generation_prompt}};
   for (const auto& [name, token] : special_tokens_) variables.emplace_back(name, jinja::Value::text(token));
   try {
-    return template_.render(variables, now, limits_.rendering, &steps_left_);
+    return template_.render(variables, now_, limits_.rendering, &steps_left_);
   } catch (const jinja::StepsSpent&) {
     fail_spent();
   }
 }
 
-jinja::Text ChatRenderings::first(size_t count, bool add_generation_prompt, const std::optional<std::tm>& now) {
-  return render(listed(count), tools_, add_generation_prompt, now);
+jinja::Text ChatRenderings::first(size_t count, bool add_generation_prompt) {
+  return render(listed(count), tools_, add_generation_prompt);
 }
 
 jinja::Text ChatRenderings::with(size_t index, const ordered_json& message) {
   std::vector<jinja::Value> messages = listed(messages_.size());
   messages[index] = message_value(message, index);
-  return render(std::move(messages), tools_, false, std::nullopt);
+  return render(std::move(messages), tools_, false);
 }
 
 jinja::Text ChatRenderings::without_tools() {
-  return render(listed(messages_.size()), jinja::None{}, false, std::nullopt);
+  return render(listed(messages_.size()), jinja::None{}, false);
 }
 
 }  // namespace cotune

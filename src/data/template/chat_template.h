@@ -31,7 +31,7 @@ struct TrainingText {
 struct RenderOptions {
   bool add_generation_prompt = false;
   nlohmann::ordered_json tools;      ///< null or a list of tools, as transformers takes them
-  std::optional<std::tm> now;        ///< what strftime_now sees; absent: the function is undefined (see jinja.h)
+  std::optional<std::tm> now;        ///< what strftime_now sees; absent: as in training
 };
 
 /// What of a record stands in no example, though nothing is wrong with it.
@@ -42,7 +42,8 @@ struct LeftOut {
   bool history = false;     ///< earlier turns beside them, the same
 };
 
-/// A model's template, or its two. Immutable; may be used by several threads at once.
+/// A model's template, or its two. strftime_now, where nobody says what it sees, is undefined to a template that asks whether it is defined, and
+/// 26 July 2024 to others: texts do not depend on the day. Immutable; may be used by several threads at once.
 class ChatTemplate {
  public:
   /// `name` stands in messages. `special_tokens`: the variables bos_token, eos_token, … as far as the model has them.
@@ -62,10 +63,11 @@ class ChatTemplate {
   /// Begin: messages[0, i) are rendered with the generation prompt. Where that is the beginning of the whole text
   ///   (every template of the supported families), the span begins behind it, so that what a template puts between
   ///   prompt and content (a space in Llama 2, empty thinking in Qwen 3) is learned like the content. Where it is not
-  ///   (the first message is the assistant's and the template adds a system message; tools that move to the last
-  ///   question), or the template refuses the prefix, the span begins at the first byte that came from the message.
+  ///   (tools that move to the last question; thinking that later turns leave out), it begins behind as much of the prompt
+  ///   as follows the same earlier message; where there is none (the first message is the assistant's and the template adds
+  ///   a system message) or the template refuses the prefix, at the first byte that came from the message.
   /// End: behind the last special token that closes the turn: that stands in messages[0, i] rendered alone, after the
-  ///   last byte that came from the message. `<|im_end|>` for ChatML, Qwen and SmolLM2 and `</s>` for Zephyr and
+  ///   last byte of the turn that came from the message. `<|im_end|>` for ChatML, Qwen and SmolLM2 and `</s>` for Zephyr and
   ///   TinyLlama, without the newline behind it, which generation never reaches; `<|eot_id|>` for Llama 3; `</s>` for
   ///   Llama 2 and Mistral, with Llama 2's space before it. A template that closes turns with plain text only has all
   ///   of that text learned, because it is what tells the end.
@@ -88,10 +90,11 @@ class ChatTemplate {
  private:
   /// Throws UserError where there is none for such a chat.
   const jinja::Template& template_for(const nlohmann::ordered_json& tools) const;
-  ChatRenderings renderings_of(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools) const;
+  ChatRenderings renderings_of(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools, std::optional<std::tm> now = std::nullopt) const;
 
   std::string name_;
   std::optional<jinja::Template> template_, tool_use_;
+  bool has_date_ = false, tool_use_has_date_ = false;  ///< of their own, where strftime_now is not defined
   std::map<std::string, std::string> special_tokens_;
   ChatLimits limits_;
   std::string hash_;

@@ -166,7 +166,7 @@ std::shared_ptr<const TokenizerParts> tokenizer_parts_from_gguf(const GgufVocabu
 
   TokenIds vocabulary;
   vocabulary.reserve(in.tokens.size());
-  std::vector<int32_t> added_ids;
+  std::vector<int32_t> special_ids;
   for (size_t i = 0; i < in.tokens.size(); ++i) {
     const auto id = static_cast<int32_t>(i);
     const std::string& text = in.tokens[i];
@@ -179,8 +179,8 @@ std::shared_ptr<const TokenizerParts> tokenizer_parts_from_gguf(const GgufVocabu
       token.id = id;
       token.content = text;
       token.special = type != kUserDefined;
+      if (token.special) special_ids.push_back(id);
       parts->added.push_back(std::move(token));
-      added_ids.push_back(id);
     }
   }
   parts->index_tokens(vocabulary);
@@ -202,7 +202,7 @@ std::shared_ptr<const TokenizerParts> tokenizer_parts_from_gguf(const GgufVocabu
   const std::vector<BpeModel::Merge> merges =
       marks_spaces && in.merges.empty() ? merges_by_score(in, vocabulary, name) : listed_merges(in, name);
   try {
-    parts->model = std::make_unique<BpeModel>(std::move(vocabulary), merges, options, std::move(added_ids));
+    parts->model = std::make_unique<BpeModel>(std::move(vocabulary), merges, options, std::move(special_ids));
   } catch (const UserError& error) {
     throw_user_error("{}: tokenizer.ggml.{}", name, error.what());
   }

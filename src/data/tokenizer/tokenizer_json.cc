@@ -312,11 +312,13 @@ void read_model(const JsonPlace& place, const std::optional<JsonPlace>& added_pl
   if (added_place) parts.added = read_added_tokens(*added_place, vocabulary);
   parts.index_tokens(vocabulary);
   if (parts.tokens.empty()) place.at("vocab").fail("must not be empty");
-  std::vector<int32_t> added_ids;
-  for (const AddedToken& token : parts.added) added_ids.push_back(token.id);
+  std::vector<int32_t> special_ids;
+  for (const AddedToken& token : parts.added) {
+    if (token.special) special_ids.push_back(token.id);
+  }
   const std::vector<BpeModel::Merge> merges = read_merges(place.at("merges"));
   parts.model = at_place(place, [&] {
-    return std::make_unique<BpeModel>(std::move(vocabulary), merges, options, std::move(added_ids));
+    return std::make_unique<BpeModel>(std::move(vocabulary), merges, options, std::move(special_ids));
   });
 }
 

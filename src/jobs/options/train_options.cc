@@ -77,7 +77,7 @@ void add_train(std::vector<Option>& table) {
   table.push_back(field(Section::train, "learning_rate", COTUNE_FIELD(job->train.learning_rate), above(0),
                         "Peak learning rate.", {.aliases = {"lr"}}));
   table.push_back(field(Section::train, "weight_decay", COTUNE_FIELD(job->train.weight_decay), at_least(0),
-                        "Weight decay, decoupled in adamw."));
+                        "Weight decay, decoupled in adamw; biases of bottleneck adapters have none."));
   table.push_back(field(Section::train, "beta1", COTUNE_FIELD(job->train.beta1), share_below_one(),
                         "Decay of the first moment.",
                         {.aliases = {"adam_beta1"}, .condition = optimizer_is(OptimizerKind::adamw)}));
