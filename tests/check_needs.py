@@ -12,7 +12,7 @@ import sys
 
 SKIP = re.compile(r"\b(skipTest|skipIf|skipUnless|SkipTest|unittest\.skip)\b")
 IMPORT = re.compile(r"^\s*except (ImportError|ModuleNotFoundError)\b")
-CHANCE = ("the run had ended before it could be killed", "does not lie in a folder that cmake installs from")
+CHANCE = ("the run had ended before it could be killed", "the program is not another user's to start", "does not lie in a folder that cmake installs from")
 OWN = ("tests/cli/needs.py", "tests/check_needs.py")
 
 

@@ -77,9 +77,11 @@ std::optional<int32_t> closing_token(const ChatTemplate& chat_template, const Te
   return std::nullopt;
 }
 
-/// A path in a jobs file is absolute by now: what has no folder is a preset, whatever lies in the working directory.
+/// A path in a jobs file is absolute by now: what has no folder, and is none of the Hugging Face cache, is a preset, whatever lies in the working
+/// directory.
 ModelConfig config_of(const ModelSpec& spec) {
-  return std::filesystem::path(spec.config).has_parent_path() ? find_model_config(spec.config) : model_preset(spec.config);
+  const std::filesystem::path path = model_path(spec.config);
+  return path.has_parent_path() ? find_model_config(path.string()) : model_preset(spec.config);
 }
 
 }  // namespace
