@@ -88,6 +88,8 @@ SNIPPETS = [
     "{{ \"don't stop-me (NOW) a/b {x} [y] <z>\"|title }} {{ \"don't stop-me (NOW) a/b\".title() }}",
     "{{ s.split() }} {{ 'a,b,c'.split(',') }} {{ 'a,b,c'.split(',', 1) }} {{ 'a,b,c'.rsplit(',', 1) }} {{ ' a  b c '.split(none, 1) }} {{ 'a<x>b'.split('<x>')[-1] }} {{ ''.split() }} {{ ''.split(',') }}",
     "{{ 'abc'.startswith('ab') }} {{ 'abc'.endswith(('x','c')) }} {{ 'aXbX'.replace('X', '--') }} {{ 'aaa'.replace('a','b',2) }} {{ 'abc'.find('c') }} {{ 'banana'.count('an') }} {{ '-'.join(['a','b']) }} {{ 'ab'.replace('', '.') }}",
+    "{{ 'abc'.removesuffix('c') }} {{ 'abc'.removesuffix('x') }} {{ 'abc'.removeprefix('ab') }} {{ 'a=b=c'.partition('=') }} {{ 'a=b=c'.rpartition('=') }} {{ 'abc'.partition('=') }} {{ 'abc'.rpartition('=') }}",
+    "{{ 'é天😀\\n<'|tojson(ensure_ascii=true) }} {{ {'é': ['ü']}|tojson(true) }} {{ {'é': 1}|tojson(ensure_ascii=false) }}",
     "{{ lines.splitlines() }} {{ '12'.isdigit() }} {{ 'aB'|replace('a', 'c') }}", "{{ l|length }} {{ s|length }} {{ d|length }} {{ nothing|length }} {{ s|count }}",
     "{{ l|first }} {{ l|last }} {{ empty|first }}| {{ 'héy'|last }} {{ l|join }} {{ l|join(', ') }} {{ people|join(',', attribute='name') }} {{ 'abc'|join('-') }}",
     "{{ nothing|default('x') }} {{ ''|default('x') }} {{ ''|default('x', true) }} {{ none|default('x') }} {{ nothing|d(3) }}", "{{ 5|string + 'a' }} {{ '12'|int + 1 }} {{ 'x'|int }} {{ 'x'|int(-1) }} {{ 3.9|int }} {{ '3.7'|int }} {{ '2.5'|float }} {{ 'abc'|list }} {{ 2.567|round(1) }} {{ 2.5|round }} {{ -3|abs }}",

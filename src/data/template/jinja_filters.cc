@@ -283,7 +283,8 @@ Value to_json(Runtime& runtime, const Value& value, const Arguments& arguments) 
     key_separator = runtime.str(separators->as_list()->items[1]).bytes();
   }
   const bool sort_keys = flag(runtime, arguments, 3, "sort_keys", false);
-  return runtime.to_json(value, static_cast<int>(indent), item_separator, key_separator, sort_keys);
+  const bool ascii = flag(runtime, arguments, 0, "ensure_ascii", false);
+  return runtime.to_json(value, static_cast<int>(indent), item_separator, key_separator, sort_keys, ascii);
 }
 
 Value default_value(Runtime& runtime, const Value& value, const Arguments& arguments) {

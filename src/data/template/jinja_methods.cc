@@ -7,9 +7,10 @@
 namespace cotune::jinja {
 namespace {
 
-constexpr std::array<std::string_view, 22> text_methods = {
+constexpr std::array<std::string_view, 25> text_methods = {
     "strip", "lstrip", "rstrip", "split", "rsplit", "splitlines", "startswith", "endswith", "upper", "lower", "title",
-    "capitalize", "replace", "join", "find", "rfind", "count", "isdigit", "isspace", "isupper", "islower", "removeprefix"};
+    "capitalize", "replace", "join", "find", "rfind", "count", "isdigit", "isspace", "isupper", "islower", "removeprefix",
+    "removesuffix", "partition", "rpartition"};
 constexpr std::array<std::string_view, 4> dict_methods = {"items", "keys", "values", "get"};
 constexpr std::array<std::string_view, 2> list_methods = {"index", "count"};
 constexpr std::array<std::string_view, 1> loop_methods = {"cycle"};
@@ -187,6 +188,21 @@ Value call_text_method(Runtime& runtime, const Text& text, const std::string& na
     runtime.charge(1 + text.size() / 16);
     const std::string& word = required().bytes();
     return text.bytes().starts_with(word) ? text.slice(word.size(), text.size()) : text;
+  }
+  if (name == "removesuffix") {
+    runtime.charge(1 + text.size() / 16);
+    const std::string& word = required().bytes();
+    return text.bytes().ends_with(word) ? text.slice(0, text.size() - word.size()) : text;
+  }
+  if (name == "partition" || name == "rpartition") {
+    runtime.charge(1 + text.size() / 4);
+    runtime.charge_search(text, required());
+    const std::string& word = required().bytes();
+    if (word.empty()) runtime.fail(name + ": empty separator");
+    const size_t found = name == "partition" ? text.bytes().find(word) : text.bytes().rfind(word);
+    if (found != std::string::npos) return Value::list({text.slice(0, found), required(), text.slice(found + word.size(), text.size())}, true);
+    const Value none = Text();
+    return name == "partition" ? Value::list({text, none, none}, true) : Value::list({none, none, text}, true);
   }
   return all_characters(runtime, text, name);
 }

@@ -94,9 +94,9 @@ class Runtime {
   /// str(value) and repr(value).
   Text str(const Value& value);
   Text repr(const Value& value);
-  /// json.dumps(value, ensure_ascii=False, indent=indent); indent < 0: one line.
+  /// json.dumps(value, ensure_ascii=ascii, indent=indent); indent < 0: one line.
   Text to_json(const Value& value, int indent = -1, std::string_view item_separator = {},
-               std::string_view key_separator = {}, bool sort_keys = false);
+               std::string_view key_separator = {}, bool sort_keys = false, bool ascii = false);
   /// The items a loop would see: of a list, the keys of a dict, the characters of text, none of undefined.
   std::vector<Value> items(const Value& value);
   /// len(value); undefined has length 0.

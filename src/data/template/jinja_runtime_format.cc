@@ -15,8 +15,15 @@ Text quoted_repr(const Text& text) {
   return Text(quoted, origin);
 }
 
+/// `\uXXXX`, two of them beyond U+FFFF.
+std::string escaped_unicode(char32_t c) {
+  const auto value = static_cast<uint32_t>(c);
+  if (value < 0x10000) return fmt::format("\\u{:04x}", value);
+  return fmt::format("\\u{:04x}\\u{:04x}", 0xd800 + ((value - 0x10000) >> 10), 0xdc00 + ((value - 0x10000) & 0x3ff));
+}
+
 /// The text as a JSON string, each byte keeping its origin.
-Text quoted_json(const Text& text) {
+Text quoted_json(const Text& text, bool ascii) {
   Text out;
   out.append("\"", template_origin);
   size_t begin = 0;
@@ -24,6 +31,12 @@ Text quoted_json(const Text& text) {
     std::string escaped;
     for (size_t i = begin; i < run.end; ++i) {
       const char c = text.bytes()[i];
+      if (ascii && static_cast<unsigned char>(c) >= 0x80) {
+        const CodePoint point = code_point_at(text.bytes(), i);
+        escaped += escaped_unicode(point.value);
+        i += point.size - 1;
+        continue;
+      }
       switch (c) {
         case '"': escaped += "\\\""; break;
         case '\\': escaped += "\\\\"; break;
@@ -34,7 +47,7 @@ Text quoted_json(const Text& text) {
         case '\f': escaped += "\\f"; break;
         default:
           if (static_cast<unsigned char>(c) < 0x20) {
-            escaped += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+            escaped += escaped_unicode(static_cast<unsigned char>(c));
           } else {
             escaped += c;
           }
@@ -113,14 +126,14 @@ struct Runtime::JsonStyle {
   int indent;
   Text item_separator;
   Text key_separator;
-  bool sort_keys;
+  bool sort_keys, ascii;
 };
 
 Text Runtime::to_json(const Value& value, int indent, std::string_view item_separator,
-                      std::string_view key_separator, bool sort_keys) {
+                      std::string_view key_separator, bool sort_keys, bool ascii) {
   const JsonStyle style{indent,
                         Text(!item_separator.empty() ? std::string(item_separator) : indent < 0 ? ", " : ","),
-                        Text(!key_separator.empty() ? std::string(key_separator) : ": "), sort_keys};
+                        Text(!key_separator.empty() ? std::string(key_separator) : ": "), sort_keys, ascii};
   Text out;
   write_json(out, value, style, 0);
   return out;
@@ -144,7 +157,7 @@ void Runtime::write_json(Text& out, const Value& value, const JsonStyle& style, 
   } else if (value.is<double>()) {
     plain(json_number(value.number()));
   } else if (const Text* text = value.as_text()) {
-    append(out, quoted_json(*text));
+    append(out, quoted_json(*text, style.ascii));
   } else if (const List* list = value.as_list()) {
     plain("[");
     for (size_t i = 0; i < list->items.size(); ++i) {
@@ -165,7 +178,7 @@ void Runtime::write_json(Text& out, const Value& value, const JsonStyle& style, 
     for (size_t i = 0; i < entries.size(); ++i) {
       if (i > 0) append(out, style.item_separator);
       new_line(level + 1);
-      append(out, quoted_json(entries[i]->first));
+      append(out, quoted_json(entries[i]->first, style.ascii));
       append(out, style.key_separator);
       write_json(out, entries[i]->second, style, level + 1);
     }
