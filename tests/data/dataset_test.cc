@@ -346,6 +346,8 @@ TEST(Dataset, TakesToolsAsAListOrItsJsonText) {
   EXPECT_EQ(text(R"("[{\"name\":\"f\"}]")"), text(R"([{"name":"f"}])"));
   EXPECT_EQ(text(R"("")"), text("null"));
   EXPECT_THAT(text(R"("f x")"), HasSubstr("f:1: tools: expected a list, or the JSON text of one, found a string"));
+  EXPECT_EQ(text(R"(["{\"name\":\"f\"}"])"), text(R"([{"name":"f"}])"));
+  EXPECT_THAT(text("[3]"), HasSubstr("f:1: tools[0]: expected an object, or the JSON text of one, found the number 3"));
 }
 
 TEST(Dataset, CountsRecordsWhoseToolsTheTemplateLeavesOut) {
