@@ -40,7 +40,7 @@ from large_blocks import LARGE  # noqa: E402
 
 DEMO_MODEL = "build/demo/model/SmolLM2-135M-Instruct.Q4_1.gguf"
 OPTION = r"--[a-z][a-z-]*"
-OPTIONS_OF_OTHERS = {"--version", "--max-restarts", "--no-python", "--long", "--gpus", "--kill-on-bad-exit", "--cpus-per-task"}  # the program's own, torchrun's, zstd's, docker's, srun's
+OPTIONS_OF_OTHERS = {"--node-rank", "--rdzv-backend", "--rdzv-id", "--version", "--max-restarts", "--no-python", "--long", "--gpus", "--kill-on-bad-exit", "--cpus-per-task"}  # the program's own, torchrun's, zstd's, docker's, srun's
 COMMAND = re.compile(r"^\s*(?:\$ )?(?:\w+=\S+ )*(?:build/)?(?:cotune [a-z]|(?:scripts|bench)/|"
                      r"(?:torchrun|srun|sbatch|python3?|pip|docker|sudo|tensorboard|hf|cmake|mkdir) )", re.M)
 # Page and first line of the blocks that no test runs, and why.
