@@ -80,7 +80,7 @@ void Trainer::close_job(TrainingJob& ended, JobStatus status) {
 }
 
 void Trainer::fail_job(TrainingJob& failed, const std::string& reason) {
-  if (failed.is_loaded() && failed.state().step > 0 && !failed.is_saved()) save(failed);
+  save_if_it_has_stepped(failed);
   const std::optional<std::filesystem::path> good = latest_checkpoint_if_there(failed.folder());
   failed.state().failure =
       fmt::format("{}; {}", reason, good ? "last good checkpoint: " + good->string() : "it has no checkpoint");

@@ -292,7 +292,7 @@ void Trainer::pause_a_job(const std::string& trouble) {
     fail_job(victim, fmt::format("it does not fit even alone: {}", trouble));
     return;
   }
-  if (victim.state().step > 0 && !victim.is_saved()) save(victim);
+  save_if_it_has_stepped(victim);
   set_aside(victim, trouble);
 }
 

@@ -28,6 +28,12 @@ struct ReplannedCase {
   void add(int32_t kind, double arrival_s, double duration_s, double stops_after = 1) {
     trace.jobs.push_back({.name = "j" + std::to_string(trace.jobs.size()), .kind = kind, .arrival_s = arrival_s, .duration_s = duration_s, .stops_after = stops_after});
   }
+  /// Of jobs that no replica holds.
+  int32_t add_hopeless_kind() {
+    trace.kinds.push_back({4, 2048, AdapterMethod::lora, 4096});
+    dedicated_round_s.push_back(1);
+    return static_cast<int32_t>(trace.kinds.size()) - 1;
+  }
   ReplannedTrace run(MoveRule rule, double restart_s = 10) const {
     ReplanSettings settings{.rule = rule};
     settings.costs.restart_seconds = restart_s;
@@ -66,9 +72,8 @@ TEST(ReplanTrace, AJobOfLongRowsForcesAMoveAndItsExitAllowsOneBackWhereThatPays)
 
 TEST(ReplanTrace, RefusesWhatNoReplicaHolds) {
   ReplannedCase problem;
-  problem.trace.kinds.push_back({4, 2048, AdapterMethod::lora, 4096});
-  problem.dedicated_round_s.push_back(1);
-  problem.add(3, 0, 100);
+  const int32_t hopeless = problem.add_hopeless_kind();
+  problem.add(hopeless, 0, 100);
   problem.add(0, 1, 100);
   const ReplannedTrace result = problem.run(MoveRule::when_it_pays);
   EXPECT_EQ(result.finished(), 1);
@@ -78,10 +83,9 @@ TEST(ReplanTrace, RefusesWhatNoReplicaHolds) {
 
 TEST(ReplanTrace, AJobThatNoReplicaHoldsKeepsNobodyWaiting) {
   ReplannedCase problem;
-  problem.trace.kinds.push_back({4, 2048, AdapterMethod::lora, 4096});
-  problem.dedicated_round_s.push_back(1);
+  const int32_t hopeless = problem.add_hopeless_kind();
   problem.add(0, 0, 10000);
-  problem.add(3, 1, 100);
+  problem.add(hopeless, 1, 100);
   problem.add(0, 2, 100);
   const ReplannedTrace result = problem.run(MoveRule::when_it_pays);
   EXPECT_EQ(result.jobs[1].steps, 0);

@@ -79,6 +79,18 @@ std::vector<JobSpec> busy_jobs(int64_t steps) {
 bool bits_are_equal() { return test_device().is_cpu() && kernel_isa(at::kFloat, at::kCPU) != kernels::Isa::none; }
 at::ScalarType dtype() { return bits_are_equal() ? at::kFloat : at::kDouble; }
 
+/// What tensors of a run of these jobs take at most beside those that there are. Leaves neither its folder nor memory for reuse.
+int64_t peak_of_run(SmallRun& run, const std::vector<JobSpec>& specs) {
+  release_unused_memory();
+  const int64_t before = memory_usage().held_bytes;
+  reset_memory_peaks();
+  run.trainer(specs, {})->run();
+  const int64_t peak = memory_usage().peak_held_bytes - before;
+  std::filesystem::remove_all(run.folder);
+  release_unused_memory();
+  return peak;
+}
+
 /// A run without any change.
 struct Undisturbed {
   /// compute: f32 where no row is cut, which gives equal bits everywhere on the CPU.
@@ -276,13 +288,7 @@ TEST(RunControlled, AnAddedJobThatDoesNotFitWaitsSaysWhyAndStartsWhenAnotherLeav
   SmallRun run("waits");
   Script script;
   TrainerOptions options = with(script);
-  release_unused_memory();
-  const int64_t before = memory_usage().held_bytes;
-  reset_memory_peaks();
-  run.trainer({specs[0]}, {})->run();
-  const int64_t one_job = memory_usage().peak_held_bytes - before;
-  std::filesystem::remove_all(run.folder);
-  release_unused_memory();
+  const int64_t one_job = peak_of_run(run, {specs[0]});
   options.tensor_limit_bytes = memory_usage().held_bytes + one_job * 19 / 10;  // no room for two
   reset_memory_peaks();
   script.at("first", 2, [&](Trainer& trainer, TrainingJob&) {
@@ -322,13 +328,7 @@ TEST(RunControlled, AJobMakesWayForOneOfHigherPriorityAndEndsAsOneThatNeverDid) 
   specs[2].priority = 1;
   const Undisturbed undisturbed(specs, at::kFloat);
   SmallRun run("makes-way");
-  release_unused_memory();
-  const int64_t before = memory_usage().held_bytes;
-  reset_memory_peaks();
-  run.trainer({specs[0]}, {})->run();
-  const int64_t one_job = memory_usage().peak_held_bytes - before;
-  std::filesystem::remove_all(run.folder);
-  release_unused_memory();
+  const int64_t one_job = peak_of_run(run, {specs[0]});
   Script script;
   TrainerOptions options = with(script);
   options.tensor_limit_bytes = memory_usage().held_bytes + one_job * 19 / 10;  // no room for two
@@ -357,24 +357,25 @@ TEST(RunControlled, AJobMakesWayForOneOfHigherPriorityAndEndsAsOneThatNeverDid) 
   expect_same_jobs(run, undisturbed, {"low", "equal", "high"});
 }
 
-TEST(RunControlled, AJobThatMakesWayInTheMiddleOfARoundIsEvaluatedWhenItComesBack) {
-  SKIP_ON_A_DEVICE() << "limits and counts the host's tensors";
+/// `fails`, which its learning rate ends, and `low`, for which there is memory beside it; then `high`, for which there is none beside another and
+/// which goes before `low`. `low` is evaluated after each step.
+std::vector<JobSpec> one_fails_beside_one_that_makes_way(double learning_rate) {
   std::vector<JobSpec> specs{small_job("fails", AdapterMethod::lora, 1, 4), small_job("high", AdapterMethod::lora, 2, 3),
                              small_job("low", AdapterMethod::lora, 3, 4)};
   specs[0].adapter.r = specs[2].adapter.r = 200;
   specs[1].adapter.r = 400;
   specs[0].priority = specs[1].priority = 1;
-  specs[0].train.learning_rate = 1e300;
+  specs[0].train.learning_rate = learning_rate;
   specs[2].train.eval_steps = 1;
+  return specs;
+}
+
+TEST(RunControlled, AJobThatMakesWayInTheMiddleOfARoundIsEvaluatedWhenItComesBack) {
+  SKIP_ON_A_DEVICE() << "limits and counts the host's tensors";
+  std::vector<JobSpec> specs = one_fails_beside_one_that_makes_way(1e300);
   const Undisturbed undisturbed({specs[1], specs[2]});
   SmallRun run("middle", dtype());
-  release_unused_memory();
-  const int64_t before = memory_usage().held_bytes;
-  reset_memory_peaks();
-  run.trainer({specs[1]}, {})->run();
-  const int64_t high = memory_usage().peak_held_bytes - before;
-  std::filesystem::remove_all(run.folder);
-  release_unused_memory();
+  const int64_t high = peak_of_run(run, {specs[1]});
   std::vector<std::string> started;
   class Starts : public RunObserver {
    public:
@@ -400,22 +401,11 @@ TEST(RunControlled, AJobThatMakesWayInTheMiddleOfARoundIsEvaluatedWhenItComesBac
 /// A job that fails at its evaluation has others make way that have been evaluated and not been saved.
 TEST(RunControlled, AJobThatMakesWayBeforeItIsSavedKeepsItsBest) {
   SKIP_ON_A_DEVICE() << "limits and counts the host's tensors";
-  std::vector<JobSpec> specs{small_job("fails", AdapterMethod::lora, 1, 4), small_job("high", AdapterMethod::lora, 2, 3),
-                             small_job("low", AdapterMethod::lora, 3, 4)};
-  specs[0].adapter.r = specs[2].adapter.r = 200;
-  specs[1].adapter.r = 400;
-  specs[0].priority = specs[1].priority = 1;
-  specs[0].train.learning_rate = 1e30;  // queries times keys are beyond f32
-  specs[0].train.eval_steps = specs[2].train.eval_steps = 1;
+  std::vector<JobSpec> specs = one_fails_beside_one_that_makes_way(1e30);  // queries times keys are beyond f32
+  specs[0].train.eval_steps = 1;
   specs[2].train.load_best = true;
   SmallRun run("keeps-best");
-  release_unused_memory();
-  const int64_t before = memory_usage().held_bytes;
-  reset_memory_peaks();
-  run.trainer({specs[1]}, {})->run();
-  const int64_t high = memory_usage().peak_held_bytes - before;
-  std::filesystem::remove_all(run.folder);
-  release_unused_memory();
+  const int64_t high = peak_of_run(run, {specs[1]});
   struct Waits : RunObserver {
     void on_job_waiting(const TrainingJob& job) override {
       if (job.spec().name != "low" || job.state().step != 1) return;

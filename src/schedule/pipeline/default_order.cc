@@ -75,7 +75,7 @@ class Chooser {
     return is_better;
   }
 
-  /// Whether it is taken for now, and better than the one before by more than rounding.
+  /// Whether it is the one to take of all that were tried up to it, and better than the one before by more than rounding.
   bool keep(const TriedOrder& tried, ComputeOrder order) {
     const bool is_first = kept_.empty();
     const double before_s = is_first ? 0 : best().makespan_s;
