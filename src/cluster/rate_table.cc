@@ -69,7 +69,8 @@ JobMix draw_mix(const InstanceMemory& memory, const std::vector<int32_t>& among,
     mix.add(kind);
     in_use.set(mix);
   }
-  if (drawn.size() > 3) drawn.resize(3 + uniform_below(key, 1, drawn.size() - 2));
+  // Half of them full: where more jobs wait than there is room for, most mixes are.
+  if (drawn.size() > 3 && uniform_below(key, 2, 2) == 0) drawn.resize(3 + uniform_below(key, 1, drawn.size() - 2));
   return JobMix(drawn);
 }
 

@@ -25,7 +25,7 @@ struct RateTableSettings {
 /// Seconds of a round of one and of two jobs as they were measured or planned; of more jobs
 ///   T(mix) = Σ_k n_k·c_k + r(number of jobs),   no less than that of any of its jobs alone
 /// c_k a kind's share, r piecewise linear between knots: least squares of the relative error over sampled mixes that fit into
-/// memory. Where rows are padded to the longest of a mix, one fit per longest length. The worst and mean relative error over
+/// memory, half of them full. Where rows are padded to the longest of a mix, one fit per longest length. The worst and mean relative error over
 /// mixes that the fit has not seen are part of the table.
 class RateTable : public RoundRates, public RoundPredictor {
  public:

@@ -6,6 +6,7 @@
 #include <regex>
 
 #include "base/error.h"
+#include "base/random.h"
 #include "cluster/philly_trace.h"
 #include "cluster/planned_rates.h"
 #include "cluster/random_trace.h"
@@ -168,6 +169,33 @@ TEST(RateTable, IsWithinAFewPercentOfThePlannerAndGoesIntoAFileAndBack) {
     EXPECT_EQ(back.predicted_round_seconds(JobMix({0, 0, 1, 1})), table.predicted_round_seconds(JobMix({2, 2, 0, 0})));
     EXPECT_EQ(back.predicted_round_seconds(JobMix({0, 1})), table.predicted_round_seconds(JobMix({2, 0})));
   }
+}
+
+/// Where more jobs wait than there is room for, most instances are full: of such mixes the mean is hardly off.
+TEST(RateTable, IsRightOnAverageForFullInstances) {
+  const ClusterSpec cluster{{{"a40", 16, 8, device_preset("A40"), link_preset("pcie4")}}, link_preset("infiniband-100")};
+  InstancesOfCluster instances = instances_of(cluster, model_preset("llama-2-7b"), 1, 4);
+  instances.spec.sharing = Sharing::temporal;
+  std::vector<JobKind> kinds;
+  for (const int64_t rows : {8, 16, 32}) {
+    for (const int64_t rank : {8, 64}) kinds.push_back({rows, 128, AdapterMethod::lora, rank});
+  }
+  PlannedRates planned(instances.spec, kinds);
+  const RateTable table = RateTable::make(planned, planned.memory(), kinds, {});
+  double of_table = 0, of_planner = 0;
+  for (uint64_t i = 0; i < 100; ++i) {
+    std::vector<int32_t> drawn;
+    MemoryInUse in_use(planned.memory());
+    for (uint64_t j = 0;; ++j) {
+      const auto kind = static_cast<int32_t>(uniform_below(mix_key(7, i), j, kinds.size()));
+      if (!in_use.fits(kind)) break;
+      drawn.push_back(kind);
+      in_use.set(JobMix(drawn));
+    }
+    of_table += table.predicted_round_seconds(JobMix(drawn));
+    of_planner += planned.round_seconds(JobMix(drawn));
+  }
+  EXPECT_NEAR(of_table / of_planner, 1, 0.005);
 }
 
 TEST(RateTable, RefusesWhatItWasNotMadeFor) {
