@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "jobs/module_pattern.h"
+
 namespace cotune {
 namespace {
 
@@ -79,7 +81,11 @@ double AdapterConfigFields::number(const char* name, const char* accepted, const
 std::vector<std::string> AdapterConfigFields::names(const char* name, std::optional<std::vector<std::string>> fallback) {
   const Json* value = find(name);
   if (value == nullptr && fallback) return *fallback;
-  if (value != nullptr && value->is_string()) return {value->get<std::string>()};
+  if (value != nullptr && value->is_string()) {
+    // In PEFT a text is an expression on the whole name; one of letters alone would be a module's name here.
+    const auto text = value->get<std::string>();
+    return {is_plain_module_name(text) ? "(?:" + text + ")" : text};
+  }
   const bool is_list =
       value != nullptr && value->is_array() && std::ranges::all_of(*value, [](const Json& item) { return item.is_string(); });
   if (is_list) return value->get<std::vector<std::string>>();

@@ -32,7 +32,7 @@ class AdapterConfigFields {
   /// accepted: `a number above 0`; what is_good says yes to. Numbers are finite.
   double number(const char* name, const char* accepted, const std::function<bool(double)>& is_good,
                 std::optional<double> fallback = std::nullopt);
-  /// A name or regular expression, or a list of names.
+  /// One regular expression on whole names (a text), or a list of names.
   std::vector<std::string> names(const char* name, std::optional<std::vector<std::string>> fallback = std::nullopt);
   /// One number or a list; empty where there is none.
   std::vector<int64_t> layers(const char* name);

@@ -237,8 +237,9 @@ class JobsFileBuilder {
     if (job.sweep.of.empty()) return;
     const GivenOption& given = *find_given(merged, "sweep.of");
     const GivenOption *file = find_given(merged, "data.eval"), *fraction = find_given(merged, "data.eval_fraction");
-    const bool is_mistaken = (fraction != nullptr && fraction->is_mistaken) || (file != nullptr && file->is_mistaken);
-    if (!is_mistaken && !holds_out_examples(job.data) && job.data.lengths.empty()) {
+    const bool is_given = file != nullptr && (file->is_mistaken || !is_unset(file->value));  // be it a file that is not there
+    const bool is_mistaken = fraction != nullptr && fraction->is_mistaken;
+    if (!is_given && !is_mistaken && !holds_out_examples(job.data) && job.data.lengths.empty()) {
       mistakes_.add(given, "candidates are compared by what they make of held-out examples: the job needs data.eval or data.eval_fraction above 0");
     }
     SweepSpec rules = job.sweep;

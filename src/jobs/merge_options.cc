@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
 
 namespace cotune {
 
@@ -57,8 +59,15 @@ OptionLayer merge_layers(std::initializer_list<const OptionLayer*> layers, Mista
 
 void set_options(const OptionLayer& merged, const OptionTarget& target, MistakeList& mistakes,
                  std::set<const Option*>& used) {
+  std::set<std::string> unknown;  // options that are mistakes, or have an effect only where one of these holds
   for (const auto& [option, given] : merged) {
+    if (given.is_mistaken) unknown.insert(option->path());
     if (option->condition && !option->condition->holds(target)) {
+      if (std::ranges::any_of(option->condition->reads, [&](const std::string& path) { return unknown.contains(path); })) {
+        unknown.insert(option->path());
+        used.insert(option);
+        continue;
+      }
       const bool is_fine = is_default_level(given.level) || (option->condition->unset_is_fine && is_unset(given.value));
       if (!is_fine) mistakes.add_superfluous(given.file, given.line, given.field, option->condition->complaint(option->key, target));
       continue;

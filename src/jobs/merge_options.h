@@ -15,7 +15,7 @@ namespace cotune {
 OptionLayer merge_layers(std::initializer_list<const OptionLayer*> layers, MistakeList& mistakes, std::set<const Option*>& used);
 
 /// Sets the merged options on the target. An option whose condition does not hold is a mistake when it was given for
-/// this very job, and is left out when it comes from the defaults.
+/// this very job, and is left out when it comes from the defaults, or where an option that the condition reads is a mistake itself.
 /// used: collects the options that were set.
 void set_options(const OptionLayer& merged, const OptionTarget& target, MistakeList& mistakes,
                  std::set<const Option*>& used);

@@ -52,6 +52,28 @@ bool names_a_projection(std::string_view name) {
   return false;
 }
 
+/// The expression as PCRE2 reads what Python's `re` means: `{,n}` and `{,}`, which PCRE2 takes for plain characters, count from 0. Classes
+/// and escaped characters stay as they are.
+std::string with_lower_bounds(std::string_view expression) {
+  std::string result;
+  size_t class_begin = std::string_view::npos;  // in an open class: where its first element stands
+  for (size_t i = 0; i < expression.size(); ++i) {
+    const char c = expression[i];
+    result += c;
+    if (c == '\\' && i + 1 < expression.size()) {
+      result += expression[++i];
+    } else if (class_begin != std::string_view::npos) {
+      if (c == ']' && i != class_begin) class_begin = std::string_view::npos;
+    } else if (c == '[') {
+      class_begin = i + (expression.substr(i + 1, 1) == "^" ? 2 : 1);
+    } else if (c == '{' && expression.substr(i + 1, 1) == ",") {
+      const size_t end = expression.find_first_not_of("0123456789", i + 2);
+      if (end != std::string_view::npos && expression[end] == '}') result += '0';
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 bool is_plain_module_name(std::string_view text) {
@@ -68,7 +90,8 @@ bool ends_in_module_name(std::string_view module, std::string_view name) {
 ModuleExpression::ModuleExpression(std::string_view expression) : expression_(expression) {
   int error = 0;
   PCRE2_SIZE position = 0;
-  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
+  const std::string as_python = with_lower_bounds(expression);
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(as_python.data()), as_python.size(),
                                    PCRE2_UTF | PCRE2_ANCHORED | PCRE2_ENDANCHORED, &error, &position, nullptr);
   if (code == nullptr) {
     throw_user_error("`{}` is not a regular expression: {} at character {}", shown(expression), message_of(error),

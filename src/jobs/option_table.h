@@ -89,7 +89,8 @@ struct Condition {
   std::function<bool(const OptionTarget&)> holds;
   std::string summary;  ///< for the docs: "method lora"
   std::function<std::string(const std::string& key, const OptionTarget&)> complaint;
-  bool unset_is_fine = false;  ///< 0, false and nothing are accepted although the condition does not hold
+  std::vector<std::string> reads = {};  ///< paths of the options that it looks at: where one of them is a mistake, nobody knows whether it holds
+  bool unset_is_fine = false;           ///< 0, false and nothing are accepted although the condition does not hold
 };
 
 struct Option {

@@ -200,7 +200,6 @@ class ValueReader {
     };
     if (const std::optional<int64_t> alone = number_of(node)) return OptionValue(std::vector{*alone});  // as PEFT takes one
     if (!node.IsSequence()) return unacceptable(node);
-    if (node.size() == 0) return unacceptable("an empty list");
     std::vector<int64_t> numbers;
     for (const YAML::Node& item : node) {
       const std::optional<int64_t> number = number_of(item);
@@ -221,6 +220,7 @@ class ValueReader {
       const auto list = read_wholes(node);
       if (const auto* mistake = std::get_if<ValueMistake>(&list)) return *mistake;
       for (const int64_t length : std::get<std::vector<int64_t>>(std::get<OptionValue>(list))) ++counts[length];
+      if (counts.empty()) return unacceptable("an empty list");
     } else if (node.IsMap()) {
       for (const auto& item : node) {
         const auto number = [](const YAML::Node& value) {
@@ -303,7 +303,6 @@ class ValueReader {
       values.emplace_back(key, number.value_or(Number{}));
     }
     if (!mistakes.empty()) return all_of(std::move(mistakes));
-    if (values.empty()) return unacceptable("an empty map");
     return OptionValue(std::move(values));
   }
 

@@ -80,7 +80,7 @@ Json value_schema(const Option& option) {
     case OptionType::number: return number_schema(accepted, false);
     case OptionType::modules: return {{"anyOf", {text, {{"type", "array"}, {"items", text}, {"minItems", 1}}}}};
     case OptionType::wholes:
-      return {{"anyOf", {number_schema(accepted, true), {{"type", "array"}, {"items", number_schema(accepted, true)}, {"minItems", 1}}}}};
+      return {{"anyOf", {number_schema(accepted, true), {{"type", "array"}, {"items", number_schema(accepted, true)}}}}};
     case OptionType::lengths:
       return {{"anyOf",
                {{{"type", "array"}, {"items", number_schema(accepted, true)}, {"minItems", 1}},
@@ -98,9 +98,9 @@ Json value_schema(const Option& option) {
       return {{"anyOf", {path, {{"type", "array"}, {"items", {{"anyOf", {path, entry}}}}, {"minItems", 1}}}}};
     }
     case OptionType::whole_by_module:
-      return {{"type", "object"}, {"additionalProperties", number_schema(accepted, true)}, {"minProperties", 1}};
+      return {{"type", "object"}, {"additionalProperties", number_schema(accepted, true)}};
     case OptionType::number_by_module:
-      return {{"type", "object"}, {"additionalProperties", number_schema(accepted, false)}, {"minProperties", 1}};
+      return {{"type", "object"}, {"additionalProperties", number_schema(accepted, false)}};
     case OptionType::grid: return swept_schema({{"type", "array"}, {"minItems", 1}});
     case OptionType::distributions: {
       const Json ends = {{"type", "array"}, {"items", {{"type", "number"}}}, {"minItems", 2}, {"maxItems", 2}};

@@ -83,7 +83,7 @@ class Resolver {
       if (is_named_in_full || is_layer_taken(modules_[i].layer)) adapted.push_back(i);
     }
     if (adapted.empty()) {
-      add("target_modules", fmt::format("nothing is left to adapt; accepted: {}", accepted_target_modules()));
+      report_nothing_left(targets, excluded);
     } else if (unmatched_ == Unmatched::refused) {
       report_without_effect("rank_pattern", rank_keys_, ranks, adapted);
       report_without_effect("alpha_pattern", alpha_keys_, alphas, adapted);
@@ -174,6 +174,22 @@ class Resolver {
       for (const std::string& key : keys) expressions.push_back(pattern_key_expression(key));
       return [expressions](size_t entry, const std::string& name) { return expressions[entry].matches(name); };
     });
+  }
+
+  /// Of all that target_modules chooses something else leaves out.
+  void report_nothing_left(const Choices& targets, const Choices& excluded) {
+    size_t chosen = 0, taken_away = 0;
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      if (!targets.entry_of(i)) continue;
+      ++chosen;
+      taken_away += excluded.entry_of(i) ? 1 : 0;
+    }
+    if (chosen == 0) return add("target_modules", fmt::format("nothing is left to adapt; accepted: {}", accepted_target_modules()));
+    std::vector<std::string> reasons;
+    if (taken_away > 0) reasons.push_back(fmt::format("exclude_modules leaves out {}", taken_away));
+    if (taken_away < chosen) reasons.push_back(fmt::format("layers_to_transform leaves out {}", chosen - taken_away));
+    add("target_modules",
+        fmt::format("nothing is left to adapt: of {}, {}", counted(static_cast<int64_t>(chosen), "module"), fmt::join(reasons, ", ")));
   }
 
   void report_without_effect(const char* field, const std::vector<std::string>& keys, const Choices& choices,

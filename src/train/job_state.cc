@@ -36,6 +36,7 @@ std::string JobState::to_json() const {
   json["best_step"] = best_step;
   json["evaluations_without_improvement"] = evaluations_without_improvement;
   if (!stopped.empty()) json["stopped"] = stopped;
+  if (missed_deadline) json["missed_deadline"] = true;
   json["data_hash"] = data_hash;
   json["spec_hash"] = spec_hash;
   return json.dump(2);
@@ -60,6 +61,7 @@ JobState JobState::from_json(const std::string& text, const std::string& file_na
     state.best_step = json.at("best_step").get<int64_t>();
     state.evaluations_without_improvement = json.at("evaluations_without_improvement").get<int64_t>();
     state.stopped = json.value("stopped", "");
+    state.missed_deadline = json.value("missed_deadline", false);
     state.data_hash = json.at("data_hash").get<std::string>();
     state.spec_hash = json.at("spec_hash").get<std::string>();
     if (state.step < 0) throw_user_error("{}: step: must be at least 0, got {}", file_name, state.step);

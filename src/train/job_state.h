@@ -30,6 +30,7 @@ struct JobState {
   int64_t best_step = -1;
   int64_t evaluations_without_improvement = 0;
   std::string stopped;          ///< by its sweep, why: `halving at step 50, rank 7 of 9`
+  bool missed_deadline = false; ///< it trained, was evaluated or waited after its deadline
   std::string data_hash;        ///< of the tokenised examples, held-out ones included: a resumed run refuses others
   std::string spec_hash;        ///< of the settings that determine results (jobs/settings.h)
 
@@ -37,7 +38,6 @@ struct JobState {
   JobStatus status = JobStatus::waiting;
   std::string failure;
   std::string wait_reason;       ///< of a job that waits
-  bool missed_deadline = false;  ///< it made a step, or waited, after its deadline
 
   /// Why it ended so, where there is something to say.
   const std::string& end_reason() const { return failure.empty() ? stopped : failure; }

@@ -32,6 +32,17 @@ bool is_further_candidate(const JobsFile& jobs_file, const JobSpec& job) {
   });
 }
 
+/// Files that the job began with and no longer names.
+std::vector<std::string> absent_files(const RunRecord& before, const RunRecord& now, const JobSpec& job) {
+  std::vector<std::string> absent;
+  const auto old_hashes = before.file_hashes.find(job.name), new_hashes = now.file_hashes.find(job.name);
+  if (old_hashes == before.file_hashes.end() || new_hashes == now.file_hashes.end()) return absent;
+  for (const auto& [file, hash] : old_hashes->second) {
+    if (!new_hashes->second.contains(file)) absent.push_back(file);
+  }
+  return absent;
+}
+
 /// Those of a job's files that give other examples than before; all of them where that is not known, or their order alone is another.
 std::vector<std::string> changed_files(const RunRecord& before, const RunRecord& now, const JobSpec& job) {
   std::vector<std::string> all, changed;
@@ -175,9 +186,14 @@ std::vector<std::string> differences(const RunRecord& before, const RunRecord& n
     const auto old_data = before.data_hashes.find(job.name), new_data = now.data_hashes.find(job.name);
     const bool known = old_data != before.data_hashes.end() && new_data != now.data_hashes.end();
     if (!known || old_data->second != new_data->second) {
-      const std::vector<std::string> files = changed_files(before, now, job);
-      lines.push_back(fmt::format("jobs.{}.data: {} {} not give the examples that the job began with", job.name, fmt::join(files, ", "),
-                                  files.size() == 1 ? "does" : "do"));
+      const std::vector<std::string> absent = absent_files(before, now, job), files = changed_files(before, now, job);
+      if (!absent.empty()) {
+        lines.push_back(fmt::format("jobs.{}.data: {} of what the job began with {} not among its files now", job.name, fmt::join(absent, ", "),
+                                    absent.size() == 1 ? "is" : "are"));
+      } else {
+        lines.push_back(fmt::format("jobs.{}.data: {} {} not give the examples that the job began with", job.name, fmt::join(files, ", "),
+                                    files.size() == 1 ? "does" : "do"));
+      }
     }
   }
   for (const JobSpec& job : before.configuration.jobs) {

@@ -223,8 +223,8 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
       set_aside(*current, reason);
     }
   }
-  report_missed_deadlines(rounds);
   if (!due.evaluations.empty()) evaluate(due.evaluations);
+  report_missed_deadlines(rounds);
   for (TrainingJob* current : due.checkpoints) {
     if (current->is_loaded()) save(*current);  // a job that was paused meanwhile has been saved
   }

@@ -1,6 +1,8 @@
 // The part of a run that saves jobs and ends them.
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/error.h"
 #include "train/checkpoint.h"
 #include "train/trainer.h"
@@ -20,18 +22,20 @@ void Trainer::save(TrainingJob& job) {
   tell([&](RunObserver& observer) { observer.on_checkpoint(job); });
 }
 
+void Trainer::report_if_late(TrainingJob& job) {
+  JobState& state = job.state();
+  const bool is_late = job.deadline() < options_.time_of_day();
+  const bool is_told = std::exchange(state.missed_deadline, is_late);
+  if (!is_late || is_told) return;
+  const std::string text = fmt::format("deadline: job `{}` is late: {} has passed at step {} of {}", job.spec().name, job.spec().deadline,
+                                       state.step, job.total_steps());
+  tell([&](RunObserver& observer) { observer.on_notice(text); });
+}
+
 void Trainer::report_missed_deadlines(const std::vector<JobRound>& rounds) {
-  const int64_t now = options_.time_of_day();
-  const auto report = [&](TrainingJob& late) {
-    if (late.deadline() >= now || late.state().missed_deadline) return;
-    late.state().missed_deadline = true;
-    const std::string text = fmt::format("deadline: job `{}` is late: {} has passed at step {} of {}", late.spec().name,
-                                         late.spec().deadline, late.state().step, late.total_steps());
-    tell([&](RunObserver& observer) { observer.on_notice(text); });
-  };
-  for (const JobRound& round : rounds) report(job(round.job));
+  for (const JobRound& round : rounds) report_if_late(job(round.job));
   for (const auto& waiting : jobs_) {
-    if (waiting->state().status == JobStatus::waiting) report(*waiting);
+    if (waiting->state().status == JobStatus::waiting) report_if_late(*waiting);
   }
 }
 
@@ -50,6 +54,7 @@ bool Trainer::leave_adapter(TrainingJob& job) {
 }
 
 void Trainer::finish_job(TrainingJob& finished) {
+  report_if_late(finished);
   if (finished.is_emulated()) return end_job(finished, JobStatus::finished);
   if (leave_adapter(finished)) end_job(finished, finished.done() ? JobStatus::finished : JobStatus::stopped_early);
 }

@@ -290,6 +290,7 @@ const Json absent = Json(nlohmann::json::value_t::discarded);
 TEST(ForeignAdapter, MayNameModulesThatTheModelHasNot) {
   const Spoiled lora(lora_spec());
   EXPECT_EQ(lora.after("exclude_modules", {"lm_head"}), "");
+  EXPECT_EQ(lora.after("exclude_modules", "v_proj"), "") << "an expression on whole names, which leaves nothing out";
   EXPECT_EQ(lora.after("alpha_pattern", {{"query_key_value", 3}}), "");
   EXPECT_EQ(lora.after("rank_pattern", {{"o_proj", 4}}), "");
   Json targets = lora.config()["target_modules"];

@@ -292,6 +292,16 @@ TEST(JobsFileMistakes, AreAllReportedAtOnceInTheOrderOfLines) {
             "60%, got 1");
 }
 
+TEST(JobsFileMistakes, OfAnOptionSayNothingOfThoseThatDependOnIt) {
+  EXPECT_EQ(job_mistakes("adapter: {method: bottelneck, bottleneck_size: 8, r: 4}"),
+            "j.yaml:3: jobs[0].adapter.method: must be one of lora, bottleneck, diff_pruning, got bottelneck; did you mean `bottleneck`?");
+  EXPECT_EQ(job_mistakes("train: {optimizer: sdg, momentum: 0.9}"),
+            "j.yaml:3: jobs[0].train.optimizer: must be one of adamw, sgd, got sdg; did you mean `sgd`?");
+  EXPECT_EQ(mistakes(model + "jobs: [{name: a, data: {train: t, eval: [1]}, train: {eval_steps: 3, early_stopping_patience: 2, "
+                             "early_stopping_threshold: 0.1}}]}"),
+            "j.yaml:1: jobs[0].data.eval: must be a path, got a list");
+}
+
 TEST(JobsFileMistakes, OfTheRunsOptionsNameTheOptionOfTheCommandLine) {
   EXPECT_EQ(job_mistakes("priority: 0", {"--threads=-1", "--token-budget=1"}),
             "--threads: must be a whole number from 0 to 4096, got -1\n"

@@ -31,6 +31,8 @@ CASES = [
     {"target_modules": ["q_proj", "k_proj"], "rank_pattern": {r"layers\.(1|2)\.self_attn\..*": 16, r"model.*k_proj": 6}},
     {"target_modules": ["q_proj", "k_proj"], "alpha_pattern": {r"(0|3).self_attn.q_proj": 1.5, ".*": 7}},
     {"target_modules": "all-linear", "rank_pattern": {"q_proj|k_proj": 2}},
+    {"target_modules": r".*layers\.(0|1\d{,1})\..*q_proj"},
+    {"target_modules": ["q_proj"], "rank_pattern": {r"layers\.1[]{,1}\d]{,}\..*q_proj": 2, r"layers\.\d{1,}\..*": 3}},
 ]
 
 

@@ -118,7 +118,9 @@ TEST(TargetModules, ThatMatchNothingAreAMistake) {
   EXPECT_EQ(mistake({.exclude_modules = {"embed"}}),
             place + "exclude_modules: `embed` matches no module of this model" + accepted);
   EXPECT_EQ(mistake({.target_modules = {"q_proj"}, .exclude_modules = {"q_proj"}}),
-            place + "target_modules: nothing is left to adapt" + accepted);
+            place + "target_modules: nothing is left to adapt: of 3 modules, exclude_modules leaves out 3");
+  EXPECT_EQ(mistake({.target_modules = {"layers.0.self_attn.q_proj", "1.self_attn.q_proj"}, .exclude_modules = {"0.self_attn.q_proj"}, .layers_to_transform = {2}}),
+            place + "target_modules: nothing is left to adapt: of 2 modules, exclude_modules leaves out 1, layers_to_transform leaves out 1");
   EXPECT_EQ(mistake({.layers_to_transform = {1, 3}}),
             place + "layers_to_transform: must be layers from 0 to 2 of this model, which has 3 layers; got 3");
   EXPECT_EQ(

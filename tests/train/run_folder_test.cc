@@ -171,7 +171,9 @@ TEST(RunRecord, NamesOfAJobsFilesThoseThatGiveOtherExamples) {
   now.file_hashes["a"]["/data/two.jsonl"] = "4";
   EXPECT_THAT(differences(before, now), ElementsAre("jobs.a.data: /data/two.jsonl does not give the examples that the job began with"));
   now.file_hashes["a"].erase("/data/test.jsonl");
-  EXPECT_THAT(differences(before, now), ElementsAre("jobs.a.data: /data/two.jsonl, /data/test.jsonl do not give the examples that the job began with"));
+  EXPECT_THAT(differences(before, now), ElementsAre("jobs.a.data: /data/test.jsonl of what the job began with is not among its files now"));
+  now.file_hashes["a"].erase("/data/two.jsonl");
+  EXPECT_THAT(differences(before, now), ElementsAre("jobs.a.data: /data/test.jsonl, /data/two.jsonl of what the job began with are not among its files now"));
   before.file_hashes.clear();
   EXPECT_THAT(differences(before, now), ElementsAre(HasSubstr("/data/one.jsonl, /data/two.jsonl, /data/test.jsonl do not"))) << "a run of an earlier version";
 }

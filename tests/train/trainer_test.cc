@@ -329,6 +329,31 @@ TEST(Trainer, TellsOnceOfADeadlineThatHasPassed) {
   EXPECT_THAT(notices.texts, ::testing::ElementsAre("deadline: job `late` is late: 1970-01-01T00:01:40Z has passed at step 3 of 4"));
   EXPECT_TRUE(trainer->jobs()[0]->state().missed_deadline);
   EXPECT_FALSE(trainer->jobs()[1]->state().missed_deadline);
+  notices.texts.clear();
+  trainer = run.trainer(specs, options, true);
+  trainer->run();
+  EXPECT_TRUE(trainer->jobs()[0]->state().missed_deadline) << "once it is resumed";
+  EXPECT_FALSE(trainer->jobs()[1]->state().missed_deadline);
+  EXPECT_THAT(notices.texts, ::testing::IsEmpty());
+}
+
+TEST(Trainer, AJobIsLateWhoseDeadlinePassesInItsLastEvaluation) {
+  std::vector<JobSpec> specs{small_job("late", AdapterMethod::lora, 1, 1)};
+  specs[0].deadline = "1970-01-01T00:01:40Z";
+  specs[0].train.eval_steps = 1;
+  class Evaluations : public RunObserver {
+   public:
+    void on_evaluation(const EvaluationEvent&) override { now = 101; }
+    int64_t now = 1;
+  } evaluations;
+  SmallRun run("deadline_in_evaluation");
+  TrainerOptions options;
+  options.observers = {&evaluations};
+  options.time_of_day = [&] { return evaluations.now; };
+  auto trainer = run.trainer(specs, options);
+  trainer->run();
+  EXPECT_EQ(trainer->jobs()[0]->state().status, JobStatus::finished);
+  EXPECT_TRUE(trainer->jobs()[0]->state().missed_deadline);
 }
 
 TEST(Trainer, SeparateJobsGoInOrderOfPriorityAndDeadline) {

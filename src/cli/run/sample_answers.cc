@@ -16,11 +16,11 @@ void SampleAnswers::tell(const SampleEvent& sample) const {
 }
 
 void SampleAnswers::on_job_started(const TrainingJob& job) {
-  if (job.state().step > 0) return;
-  if (!job.starts_as_base_model()) {
-    tell(answer(job, false, 0));
-  } else if (std::ranges::count(starting_, &job) == 0) {  // it may have paused and gone on
+  if (job.state().step > 0 || !started_.insert(&job).second) return;  // it may have paused and gone on
+  if (job.starts_as_base_model()) {
     starting_.push_back(&job);
+  } else {
+    tell(answer(job, false, 0));
   }
 }
 

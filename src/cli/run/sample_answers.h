@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "cli/inputs/model_text.h"
@@ -30,7 +31,8 @@ class SampleAnswers : public RunObserver {
   const ModelText& text_;
   int64_t max_new_tokens_;
   std::vector<RunObserver*> observers_;
-  std::vector<const TrainingJob*> starting_;  ///< as the base model, and it has not answered for them
+  std::set<const TrainingJob*> started_;      ///< without a step
+  std::vector<const TrainingJob*> starting_;  ///< of these, as the base model, which has not answered for them yet
 };
 
 }  // namespace cotune

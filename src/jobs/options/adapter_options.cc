@@ -21,7 +21,8 @@ Condition method_is(std::vector<AdapterMethod> methods) {
           .complaint = [kinds](const std::string& key, const OptionTarget& target) {
             return fmt::format("`{}` belongs to {}; this job's method is {}", key, kinds,
                                name_of(target.job->adapter.method));
-          }};
+          },
+          .reads = {"adapter.method"}};
 }
 
 /// An adapter that is there has its entries.
@@ -32,7 +33,8 @@ Condition chooses_entries() {
           .complaint = [method](const std::string& key, const OptionTarget& target) {
             if (!method.holds(target)) return method.complaint(key, target);
             return fmt::format("`{}` has no effect beside init_from: the adapter that is there has its entries", key);
-          }};
+          },
+          .reads = {"adapter.method"}};
 }
 
 }  // namespace
@@ -68,7 +70,7 @@ void add_adapter(std::vector<Option>& table) {
   table.push_back(field(Section::adapter, "layers_to_transform", COTUNE_FIELD(job->adapter.layers_to_transform),
                         {.type = OptionType::wholes, .low = 0, .high = 9999},
                         "Adapt only these layers, or this one, counted from 0.",
-                        {.aliases = {"lora_layers_to_transform"}, .default_note = "every layer"}));
+                        {.aliases = {"lora_layers_to_transform", "peft_layers_to_transform"}, .default_note = "every layer"}));
   table.push_back(field(Section::adapter, "r", COTUNE_FIELD(job->adapter.r), whole(1, 512), "Rank.",
                         {.aliases = {"lora_r", "rank"}, .condition = method_is({lora})}));
   table.push_back(field(Section::adapter, "alpha", COTUNE_FIELD(job->adapter.alpha), above(0),
@@ -90,6 +92,11 @@ void add_adapter(std::vector<Option>& table) {
   table.push_back(field(Section::adapter, "alpha_pattern", COTUNE_FIELD(job->adapter.alpha_pattern),
                         {.type = OptionType::number_by_module, .low = 0, .low_open = true},
                         "The same for alpha.", {.condition = method_is({lora})}));
+  const auto as_it_is = [](const OptionTarget&, const OptionValue&) {};
+  table.push_back(input_only(Section::adapter, "bias", std::string("none"), as_it_is, choice({"none"}), "PEFT's: biases are not trained.",
+                             {.condition = method_is({lora})}));
+  table.push_back(input_only(Section::adapter, "task_type", std::string("CAUSAL_LM"), as_it_is, choice({"CAUSAL_LM"}),
+                             "PEFT's: models continue texts.", {}));
   table.push_back(field(Section::adapter, "bottleneck_size", COTUNE_FIELD(job->adapter.bottleneck_size),
                         whole(1, 4096), "Width of the bottleneck.", {.condition = method_is({bottleneck})}));
   table.push_back(field(Section::adapter, "activation", COTUNE_FIELD(job->adapter.activation),

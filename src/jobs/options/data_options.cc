@@ -27,7 +27,7 @@ void add_data(std::vector<Option>& table) {
                         "Tokens per example; 0: the model's context length.",
                         {.aliases = {"sequence_len", "max_seq_length", "cutoff_len"}}));
   table.push_back(field(Section::data, "truncation", COTUNE_FIELD(job->data.truncation), choice_of<Truncation>(),
-                        "What happens to longer examples: cut the right or left end, drop them, or stop."));
+                        "What happens to longer examples: cut the right or left end, drop them (axolotl's default), or stop."));
   table.push_back(field(Section::data, "train_on_prompt", COTUNE_FIELD(job->data.train_on_prompt),
                         of_type(OptionType::boolean), "Learn the prompt's tokens too.",
                         {.aliases = {"train_on_inputs"}}));

@@ -13,7 +13,8 @@ Condition random_weights() {
           .complaint = [](const std::string& key, const OptionTarget& target) {
             return fmt::format("`{}` belongs to weights random; this model's weights are {}", key,
                                target.model->weights);
-          }};
+          },
+          .reads = {"model.weights"}};
 }
 
 }  // namespace

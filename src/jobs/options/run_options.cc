@@ -26,7 +26,8 @@ Condition several_ranks() {
           .summary = "with several ranks",
           .complaint = [](const std::string& key, const OptionTarget&) {
             return fmt::format("`{}` belongs to several ranks; run.ranks is 1", key);
-          }};
+          },
+          .reads = {"run.ranks", "run.parallel"}};
 }
 
 Condition hybrid_sharing() {
@@ -34,7 +35,8 @@ Condition hybrid_sharing() {
           .summary = "under sharing hybrid",
           .complaint = [](const std::string& key, const OptionTarget& target) {
             return fmt::format("`{}` belongs to sharing hybrid; run.sharing is {}", key, name_of(target.run->sharing));
-          }};
+          },
+          .reads = {"run.sharing"}};
 }
 
 Condition several_replicas() {
@@ -45,7 +47,8 @@ Condition several_replicas() {
           .summary = "with several replicas",
           .complaint = [](const std::string& key, const OptionTarget& target) {
             return fmt::format("`{}` belongs to several replicas, such as run.parallel dp=2; run.parallel is {}", key, target.run->parallel);
-          }};
+          },
+          .reads = {"run.ranks", "run.parallel"}};
 }
 
 Condition divided_layers() {
@@ -56,7 +59,8 @@ Condition divided_layers() {
           .summary = "where ranks divide layers",
           .complaint = [](const std::string& key, const OptionTarget& target) {
             return fmt::format("`{}` belongs to ranks that divide layers, such as run.parallel tp=2; run.parallel is {}", key, target.run->parallel);
-          }};
+          },
+          .reads = {"run.ranks", "run.parallel"}};
 }
 
 Condition layout_is(Layout layout) {
@@ -65,7 +69,8 @@ Condition layout_is(Layout layout) {
           .complaint = [layout](const std::string& key, const OptionTarget& target) {
             return fmt::format("`{}` belongs to layout {}; this run's layout is {}", key, name_of(layout),
                                name_of(target.run->layout));
-          }};
+          },
+          .reads = {"run.layout"}};
 }
 
 Condition keeps_data() {
@@ -73,7 +78,8 @@ Condition keeps_data() {
           .summary = "unless `data_cache` is none",
           .complaint = [](const std::string& key, const OptionTarget&) {
             return fmt::format("`{}` bounds the folder of run.data_cache, which is none", key);
-          }};
+          },
+          .reads = {"run.data_cache"}};
 }
 
 /// `auto` is chunk_size_as_found.

@@ -13,6 +13,7 @@ Condition defines_a_sweep() {
           .complaint = [](const std::string& key, const OptionTarget& target) {
             return fmt::format("`{}` belongs to a sweep; this job is a candidate of `{}`", key, target.job->sweep.of);
           },
+          .reads = {"sweep.of"},
           .unset_is_fine = true};
 }
 
@@ -20,6 +21,7 @@ Condition is_candidate() {
   return {.holds = [](const OptionTarget& target) { return !target.job->sweep.of.empty(); },
           .summary = "of a candidate",
           .complaint = [](const std::string& key, const OptionTarget&) { return fmt::format("`{}` belongs to a candidate of a sweep, with `of`", key); },
+          .reads = {"sweep.of"},
           .unset_is_fine = true};
 }
 
@@ -28,7 +30,8 @@ Condition halves() {
           .summary = "with `first_steps` or `first_fraction`",
           .complaint = [](const std::string& key, const OptionTarget&) {
             return fmt::format("`{}` needs first_steps or first_fraction beside it", key);
-          }};
+          },
+          .reads = {"sweep.first_steps", "sweep.first_fraction"}};
 }
 
 }  // namespace

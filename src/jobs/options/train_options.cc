@@ -13,7 +13,8 @@ Condition optimizer_is(OptimizerKind kind) {
           .complaint = [kind](const std::string& key, const OptionTarget& target) {
             return fmt::format("`{}` belongs to optimizer {}; this job's optimizer is {}", key, name_of(kind),
                                name_of(target.job->train.optimizer));
-          }};
+          },
+          .reads = {"train.optimizer"}};
 }
 
 Condition needs_evaluation_data() {
@@ -22,6 +23,7 @@ Condition needs_evaluation_data() {
           .complaint = [](const std::string& key, const OptionTarget&) {
             return fmt::format("`{}` needs data.eval or data.eval_fraction; this job has neither", key);
           },
+          .reads = {"data.eval", "data.eval_fraction"},
           .unset_is_fine = true};
 }
 
@@ -31,6 +33,7 @@ Condition needs_eval_steps() {
           .complaint = [](const std::string& key, const OptionTarget&) {
             return fmt::format("`{}` needs train.eval_steps (and data.eval or data.eval_fraction)", key);
           },
+          .reads = {"train.eval_steps"},
           .unset_is_fine = true};
 }
 
@@ -40,6 +43,7 @@ Condition needs_early_stopping() {
           .complaint = [](const std::string& key, const OptionTarget&) {
             return fmt::format("`{}` needs train.early_stopping_patience", key);
           },
+          .reads = {"train.early_stopping_patience"},
           .unset_is_fine = true};
 }
 
@@ -72,7 +76,7 @@ void add_train(std::vector<Option>& table) {
                         {.aliases = {"num_epochs", "num_train_epochs"}, .default_note = "1, without `steps`",
                          .group = "length", .alternative = "epochs"}));
   table.push_back(field(Section::train, "optimizer", COTUNE_FIELD(job->train.optimizer),
-                        choice_of<OptimizerKind>({{"adamw_torch", "adamw"}}), "The optimizer.",
+                        choice_of<OptimizerKind>({{"adamw_torch", "adamw"}, {"adamw_torch_fused", "adamw"}, {"adamw_hf", "adamw"}}), "The optimizer.",
                         {.aliases = {"optim"}}));
   table.push_back(field(Section::train, "learning_rate", COTUNE_FIELD(job->train.learning_rate), above(0),
                         "Peak learning rate.", {.aliases = {"lr"}}));
