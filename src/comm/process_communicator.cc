@@ -36,6 +36,8 @@ struct MeetingPlace {
 };
 
 constexpr std::chrono::milliseconds look_again_after{200};
+/// Of one attempt to reach a store: c10d pauses ever longer between its own, and waits past its time in such a pause.
+constexpr std::chrono::milliseconds longest_attempt{2000};
 /// What the first rank's own store is for: restart and own_restart. And what is added to a start_key where one of that start's ranks has
 /// been started again.
 constexpr const char* start_of_store = "cotune/start";
@@ -76,13 +78,18 @@ void wait_for_master_name(const LaunchedProcess& process, const Joining& joining
   }
 }
 
+bool listens(const LaunchedProcess& process) { return process.rank == 0 && !process.launcher_listens; }
+
+/// Its store has joining_time for every answer.
 StorePointer connect(const LaunchedProcess& process, std::chrono::milliseconds joining_time) {
   c10d::TCPStoreOptions options;
   options.port = process.master_port;
-  options.isServer = process.rank == 0 && !process.launcher_listens;
+  options.isServer = listens(process);
   options.waitWorkers = false;
-  options.timeout = joining_time;
-  return c10::make_intrusive<c10d::TCPStore>(process.master_host, options);
+  options.timeout = listens(process) ? joining_time : std::min(joining_time, longest_attempt);
+  const StorePointer store = c10::make_intrusive<c10d::TCPStore>(process.master_host, options);
+  store->setTimeout(joining_time);
+  return store;
 }
 
 void tell_that_it_is_over(c10d::Store& store, const LaunchedProcess& start) { put_text(store, start_key(start) + is_over, "yes"); }
@@ -108,6 +115,7 @@ StorePointer connect_to_own_start(const LaunchedProcess& process, const Joining&
                                                       : "the first rank to listen there";
     joining.tell(fmt::format("{}: waiting for {}, for up to {} s", place(process), what, seconds(joining.most)));
   });
+  std::string failure = "the first rank has not been started again";
   while (true) {
     try {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(last - Clock::now());
@@ -122,11 +130,10 @@ StorePointer connect_to_own_start(const LaunchedProcess& process, const Joining&
     } catch (const SystemError&) {
       throw;
     } catch (const std::exception& error) {
-      if (process.rank == 0 || !may_be_early(process)) throw RanksMissing(fmt::format("{}: {}", place(process), failure_text(error)));
+      if (listens(process)) throw RanksMissing(fmt::format("{}: {}", place(process), failure_text(error)));
+      if (!may_be_early(process)) failure = fmt::format("{} (tried for {} s)", failure_text(error), seconds(joining.most));
     }
-    if (Clock::now() + look_again_after >= last) {
-      throw RanksMissing(fmt::format("{}: the first rank has not been started again", place(process)));
-    }
+    if (Clock::now() + look_again_after >= last) throw RanksMissing(fmt::format("{}: {}", place(process), failure));
     std::this_thread::sleep_for(look_again_after);
   }
 }

@@ -199,7 +199,7 @@ class RanksRestart(LaunchTest):
         (output, first), (_, second) = self.end_all(ranks)
         self.assertEqual(json.loads(output.splitlines()[-1])["event"], "summary")
         self.assertIn("restart 3 of 3", first)
-        self.assertIn("rank 1 has ended by signal 9 (Killed): restart 1 of 3, from", second)
+        self.assertIn("rank 1 has ended by signal 9 (Killed): restart 1 of 3\n", second)
         self.assert_like_one_rank("run", *EXACT, steps=36, bound=1e-8)
 
     def test_a_rank_that_stands_still_is_killed_and_all_start_again(self):

@@ -181,8 +181,9 @@ class Supervisor {
   }
 
   void tell_restart() const {
+    const std::string restart = fmt::format("{}: restart {} of {}", how_it_ended(), run_.restart_, settings_.restarts);
     const char* from = shared().begun ? "from every job's last checkpoint" : "from its beginning";
-    tell(fmt::format("{}: restart {} of {}, {}", how_it_ended(), run_.restart_, settings_.restarts, from));
+    tell(settings_.rank == 0 ? fmt::format("{}, {}", restart, from) : restart);  // what has begun the first rank's process alone knows
     if (!settings_.json || settings_.rank != 0) return;
     const nlohmann::ordered_json event{
         {"event", "restart"}, {"restart", run_.restart_}, {"of", settings_.restarts}, {"reason", how_it_ended()}};
