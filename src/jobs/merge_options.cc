@@ -41,7 +41,8 @@ OptionLayer merge_layers(std::initializer_list<const OptionLayer*> layers, Mista
   OptionLayer merged;
   for (const OptionLayer* layer : layers) {
     for (const auto& [option, given] : *layer) {
-      const bool says_nothing = option->input_only && is_unset(given.value) && !given.is_mistaken;
+      const bool is_neutral = option->input_only && (is_unset(given.value) || given.value == option->get(OptionTarget{}));
+      const bool says_nothing = is_neutral && !given.is_mistaken;
       if (given.is_null || says_nothing) {
         if (merged.erase(option) > 0) used.insert(option);  // what a lower level says of it is taken back
       } else {

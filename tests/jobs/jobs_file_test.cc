@@ -112,6 +112,17 @@ TEST(JobsFile, LetsAJobsOwnStepsReplaceTheDefaultsEpochs) {
   EXPECT_EQ(epochs.train.epochs, 0.5);
 }
 
+TEST(JobsFile, TakesWhatPeftAndTransformersWriteForNothing) {
+  const JobSpec none = job("train: {max_steps: -1, num_train_epochs: 3, optim: adamw_torch_fused}, "
+                           "adapter: {bias: none, task_type: CAUSAL_LM, rank_pattern: {}, alpha_pattern: {}, layers_to_transform: []}");
+  EXPECT_EQ(none.train.steps, 0);
+  EXPECT_EQ(none.train.epochs, 3);
+  EXPECT_EQ(none.train.optimizer, OptimizerKind::adamw);
+  EXPECT_EQ(none.adapter, AdapterSpec{});
+  EXPECT_EQ(job("train: {max_steps: 7}").train.steps, 7);
+  EXPECT_EQ(job("train: {max_steps: -1}", "{train: {max_steps: 2}}").train.steps, 0);
+}
+
 TEST(JobsFile, AJobsOwnTargetsReplaceThoseOfTheDefaultsWhicheverWayTheyAreGiven) {
   EXPECT_TRUE(job("adapter: {lora_target_linear: false}", "{adapter: {lora_target_linear: true}}").adapter.target_modules.empty());
   EXPECT_EQ(job("adapter: {target_modules: [q_proj]}", "{adapter: {lora_target_linear: true}}").adapter.target_modules, std::vector<std::string>{"q_proj"});

@@ -117,6 +117,8 @@ TEST(ConfigJson, RefusesFeaturesThatTheEngineLacks) {
   EXPECT_THAT(refusal(with(llama_json(), "mlp_bias", true)), HasSubstr("mlp_bias: found true"));
   EXPECT_THAT(refusal(with(llama_json(), "quantization_config", Json::object())),
               HasSubstr("quantization_config"));
+  EXPECT_THAT(refusal(with(llama_json(), "attention_dropout", 0.1)), HasSubstr("attention_dropout: found 0.1; accepted: null, false, 0"));
+  EXPECT_EQ(refusal(with(llama_json(), "attention_dropout", 0.0)), "");
   EXPECT_THAT(refusal(with(llama_json(), "partial_rotary_factor", 0.5)),
               HasSubstr("partial_rotary_factor: found 0.5"));
   EXPECT_THAT(refusal(with(llama_json(), "rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}})),
@@ -195,6 +197,16 @@ TEST(MistralConfig, NeedsTheWindowToBeOff) {
   EXPECT_THAT(refusal(with(json, "sliding_window", 4096)),
               HasSubstr("sliding_window: found 4096; accepted: null"));
   EXPECT_EQ(parse(with(json, "sliding_window", nullptr)).family, "mistral");
+}
+
+TEST(Qwen2Config, GivesAsManyKeyValueHeadsAsQueryHeadsWhereTheFieldIsNull) {
+  const Json json = with(with(llama_json(), "model_type", "qwen2"), "num_key_value_heads", nullptr);
+  EXPECT_EQ(parse(json).kv_head_count, 4);
+  Json without = json;
+  without.erase("num_key_value_heads");
+  without["num_attention_heads"] = 64;
+  without["hidden_size"] = 512;
+  EXPECT_EQ(parse(without).kv_head_count, 32) << "the default of transformers";
 }
 
 TEST(Qwen2Config, HasBiasesAndNoWindow) {

@@ -69,8 +69,11 @@ void add_train(std::vector<Option>& table) {
       whole(1, 65536), "See `micro_batch_size`.", {.group = "batch", .alternative = "micro_batch_size"}));
   table.push_back(field(Section::train, "steps", COTUNE_FIELD(job->train.steps), whole(1, most_steps),
                         "Optimizer steps.",
-                        {.aliases = {"max_steps"}, .default_note = "by `epochs`", .group = "length",
-                         .alternative = "steps"}));
+                        {.default_note = "by `epochs`", .group = "length", .alternative = "steps"}));
+  table.push_back(input_only(
+      Section::train, "max_steps", int64_t{-1},
+      [](const OptionTarget& target, const OptionValue& value) { target.job->train.steps = std::get<int64_t>(value); },
+      whole(-1, most_steps), "The same under Transformers' name, where -1 leaves it to `epochs`.", {.group = "length", .alternative = "steps"}));
   table.push_back(field(Section::train, "epochs", COTUNE_FIELD(job->train.epochs), above(0, 1e6),
                         "Passes over the data, in place of `steps`.",
                         {.aliases = {"num_epochs", "num_train_epochs"}, .default_note = "1, without `steps`",

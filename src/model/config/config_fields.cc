@@ -117,8 +117,8 @@ void ConfigFields::refuse(std::string_view name, std::string_view accepted) {
 
 void ConfigFields::require_off(std::string_view name, std::string_view why) {
   const nlohmann::json* value = find(name);
-  if (value == nullptr || *value == false) return;
-  refuse(name, fmt::format("null, false ({})", why));
+  if (value == nullptr || *value == false || *value == 0) return;
+  refuse(name, fmt::format("null, false, 0 ({})", why));
 }
 
 }  // namespace cotune

@@ -38,7 +38,7 @@ class ConfigFields {
 
   /// A mistake: "FIELD: found FOUND; accepted: ACCEPTED". FOUND is the JSON text of the field, or "nothing".
   void refuse(std::string_view name, std::string_view accepted);
-  /// Refuses the field unless it is absent, null or false.
+  /// Refuses the field unless it is absent, null, false or 0.
   void require_off(std::string_view name, std::string_view why);
 
  private:

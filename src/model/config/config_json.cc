@@ -77,8 +77,7 @@ void refuse_unsupported(ConfigFields& fields) {
   fields.require_off("quantization_config", "quantised safetensors are not supported; a GGUF file may be");
   if (fields.positive_number("partial_rotary_factor", 1.0) != 1.0)
     fields.refuse("partial_rotary_factor", "1");
-  if (fields.has("attention_dropout") && fields.number("attention_dropout", 0.0) != 0.0)
-    fields.refuse("attention_dropout", "0 (probabilities of attention are not dropped here)");
+  fields.require_off("attention_dropout", "probabilities of attention are not dropped here");
 }
 
 }  // namespace
