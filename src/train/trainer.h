@@ -324,8 +324,8 @@ class Trainer {
   /// checkpoint is made: those that are there are better.
   void fail_with_bad_state(TrainingJob& job);
   void save(TrainingJob& job);
-  /// Notes whether the job's deadline has passed, and tells of it the first time.
-  void report_if_late(TrainingJob& job);
+  /// Notes whether the job's deadline has passed by now, and tells of it the first time.
+  void report_if_late(TrainingJob& job, int64_t now);
   /// The same for the jobs of the round, evaluations included, and those that wait.
   void report_missed_deadlines(const std::vector<JobRound>& rounds);
   TrainingJob& job(int32_t index) { return *jobs_[static_cast<size_t>(index)]; }

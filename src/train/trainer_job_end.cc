@@ -22,9 +22,9 @@ void Trainer::save(TrainingJob& job) {
   tell([&](RunObserver& observer) { observer.on_checkpoint(job); });
 }
 
-void Trainer::report_if_late(TrainingJob& job) {
+void Trainer::report_if_late(TrainingJob& job, int64_t now) {
   JobState& state = job.state();
-  const bool is_late = job.deadline() < options_.time_of_day();
+  const bool is_late = job.deadline() < now;
   const bool is_told = std::exchange(state.missed_deadline, is_late);
   if (!is_late || is_told) return;
   const std::string text = fmt::format("deadline: job `{}` is late: {} has passed at step {} of {}", job.spec().name, job.spec().deadline,
@@ -33,9 +33,10 @@ void Trainer::report_if_late(TrainingJob& job) {
 }
 
 void Trainer::report_missed_deadlines(const std::vector<JobRound>& rounds) {
-  for (const JobRound& round : rounds) report_if_late(job(round.job));
+  const int64_t now = options_.time_of_day();
+  for (const JobRound& round : rounds) report_if_late(job(round.job), now);
   for (const auto& waiting : jobs_) {
-    if (waiting->state().status == JobStatus::waiting) report_if_late(*waiting);
+    if (waiting->state().status == JobStatus::waiting) report_if_late(*waiting, now);
   }
 }
 
@@ -54,7 +55,7 @@ bool Trainer::leave_adapter(TrainingJob& job) {
 }
 
 void Trainer::finish_job(TrainingJob& finished) {
-  report_if_late(finished);
+  report_if_late(finished, options_.time_of_day());
   if (finished.is_emulated()) return end_job(finished, JobStatus::finished);
   if (leave_adapter(finished)) end_job(finished, finished.done() ? JobStatus::finished : JobStatus::stopped_early);
 }

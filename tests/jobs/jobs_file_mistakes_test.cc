@@ -177,7 +177,7 @@ TEST(JobsFileMistakes, InAJob) {
       {"train: {weight_decay: -1}", "train.weight_decay: must be a number of at least 0, got -1"},
       {"train: {steps: -1}", "train.steps: must be a whole number from 1 to 1000000000, got -1"},
       {"train: {max_steps: -2}", "train.max_steps: must be a whole number from -1 to 1000000000, got -2"},
-      {"train: {max_steps: 1, epochs: 1}", "train.epochs: `steps` and `epochs` exclude each other: give one"},
+      {"train: {max_steps: 1, epochs: 1}", "train.epochs: `max_steps` and `epochs` exclude each other: give one"},
       // other values
       {"adapter: {use_rslora: 'true'}", "adapter.use_rslora: must be true or false, got the text \"true\""},
       {"adapter: {method: lroa}", "adapter.method: must be one of lora, bottleneck, diff_pruning, got lroa; did you mean `lora`?"},
