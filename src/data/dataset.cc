@@ -183,7 +183,9 @@ std::string FileReport::to_string() const {
     if (count > 0) text += fmt::format(", {} {}", count, what);
   };
   add(malformed, "malformed");
+  add(too_long, "too long");
   add(repaired, "with bytes that are not UTF-8, or halves of surrogate pairs (replaced by U+FFFD)");
+  add(padded, "without their padding");
   add(truncated, "truncated");
   add(dropped_long, "dropped because too long");
   add(dropped_unlearned, "dropped because nothing is left to learn");
@@ -202,6 +204,11 @@ std::vector<std::string> FileReport::warnings() const {
   add(without_tools, "the chat template", "tools", other_template);
   add(without_system, "Alpaca's prompt", "system text", chats);
   add(without_history, "Alpaca's prompt", "history", chats);
+  if (with_special_texts > 0) {
+    lines.push_back(fmt::format("{}: {} of {} hold texts of special tokens, such as `{}`, which are plain characters here: "
+                                "`data.special_tokens: parsed` reads them as tokens",
+                                file, with_special_texts, counted(records, "record"), special_text));
+  }
   return lines;
 }
 
@@ -223,8 +230,8 @@ bool truncate_example(Example& example, int64_t max_length, Truncation truncatio
     case Truncation::error:
       break;
   }
-  throw_user_error("{}, more than max_length {}; shorten it, or set truncation to right, left or drop", counted(length, "token"),
-                   max_length);
+  throw ExampleTooLong(fmt::format("{}, more than max_length {}; shorten it, or set truncation to right, left or drop",
+                                   counted(length, "token"), max_length));
 }
 
 }  // namespace cotune

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/diagnostics.h"
+#include "base/error.h"
 #include "base/file.h"
 #include "base/running_checksum.h"
 #include "data/batch_order.h"
@@ -125,7 +126,9 @@ struct FileReport {
   int format_line = 0;            ///< of the record that said so; 0: the format was given
   int64_t records = 0;            ///< lines that hold something
   int64_t malformed = 0;
+  int64_t too_long = 0;           ///< truncation: error
   int64_t repaired = 0;  ///< lines with bytes that were not UTF-8, or escapes of half a surrogate pair
+  int64_t padded = 0;             ///< examples whose padding was left out (records/token_padding.h)
   int64_t truncated = 0;
   int64_t dropped_long = 0;       ///< truncation: drop
   int64_t dropped_unlearned = 0;  ///< no learned token (left)
@@ -134,8 +137,11 @@ struct FileReport {
   int64_t without_tools = 0;       ///< examples with a list of tools that it leaves out
   int64_t without_system = 0;      ///< examples with a system text that Alpaca's prompt leaves out
   int64_t without_history = 0;     ///< examples with earlier turns that it leaves out
+  int64_t with_special_texts = 0;  ///< examples in which texts of special tokens are plain characters (ExampleBuilder::plain_special_text)
+  std::string special_text;        ///< the first such text
   std::string to_string() const;
-  /// Lines for people, each naming the file: of what is in the records and in no example, though nothing is wrong with them.
+  /// Lines for people, each naming the file: of what is in the records and in no example, or as what it may not be meant, though nothing
+  /// is wrong with them.
   std::vector<std::string> warnings() const;
   bool operator==(const FileReport&) const = default;
 };
@@ -167,8 +173,14 @@ std::string content_hash(const JobData& data);
 /// The same of what each file gave, by its name; without files of which it is not known.
 std::map<std::string, std::string> file_hashes(const JobData& data);
 
+/// An example that is too long where truncation is `error`.
+class ExampleTooLong : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 /// Cuts an example to `max_length` tokens (0: no limit). `right` keeps the beginning, `left` the end (its first token is
-/// then not learned: nothing predicts it). Returns false when the example is to be dropped. `error` throws UserError.
+/// then not learned: nothing predicts it). Returns false when the example is to be dropped. `error` throws ExampleTooLong.
 bool truncate_example(Example& example, int64_t max_length, Truncation truncation);
 
 }  // namespace cotune

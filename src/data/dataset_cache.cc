@@ -84,6 +84,7 @@ std::string dataset_key(const DataRequest& request, const std::vector<std::strin
   text += fmt::format("format {}\n", name_of(spec.format));
   text += fmt::format("longest {} {}\n", longest, longest > 0 ? name_of(spec.truncation) : "whole");
   text += fmt::format("prompt {}\n", spec.train_on_prompt);
+  text += fmt::format("special {}\n", name_of(spec.special_tokens));
   text += fmt::format("examples {}\n", spec.max_examples);
   text += fmt::format("eval {} {:a}\n", !spec.eval.empty(), spec.eval_fraction);
   for (const std::string& hash : file_hashes) text += fmt::format("file {}\n", hash);

@@ -1,8 +1,8 @@
 /// The folder of tokenized data: what a job trains on is tokenized once, and mapped from then on (dataset_file.h).
 ///
 /// A set is found by a key: a checksum of what its examples depend on, and of nothing else. These are the bytes of every data file;
-/// format, max_length (with the model's context length), truncation, train_on_prompt, max_examples and eval_fraction; the tokenizer
-/// and its end-of-text token; the chat template in force and its special tokens; and `reading_version`. Names, places and weights of
+/// format, max_length (with the model's context length), truncation, train_on_prompt, special_tokens, max_examples and eval_fraction; the
+/// tokenizer and its end-of-text token; the chat template in force and its special tokens; and `reading_version`. Names, places and weights of
 /// files, seeds, batch sizes and adapters are none of them: jobs that differ in these share one file, and one mapping in a process.
 ///
 /// FOLDER/KEY.tokens is a set; its modification time is when it was used last. A file is written under a temporary name, and moved to
@@ -29,7 +29,7 @@
 namespace cotune {
 
 /// Of what reading makes of equal files, under equal options: raised with every change of it, or old sets would be taken for new ones.
-inline constexpr int reading_version = 5;
+inline constexpr int reading_version = 6;
 
 /// file_hashes: of train's files and of eval, in their order, as far as they are given.
 std::string dataset_key(const DataRequest& request, const std::vector<std::string>& file_hashes);

@@ -12,10 +12,12 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::array<std::pair<const char*, int64_t FileReport::*>, 11> counts = {{
+constexpr std::array<std::pair<const char*, int64_t FileReport::*>, 14> counts = {{
     {"records", &FileReport::records},
     {"malformed", &FileReport::malformed},
+    {"too_long", &FileReport::too_long},
     {"repaired", &FileReport::repaired},
+    {"padded", &FileReport::padded},
     {"truncated", &FileReport::truncated},
     {"dropped_long", &FileReport::dropped_long},
     {"dropped_unlearned", &FileReport::dropped_unlearned},
@@ -24,6 +26,7 @@ constexpr std::array<std::pair<const char*, int64_t FileReport::*>, 11> counts =
     {"without_tools", &FileReport::without_tools},
     {"without_system", &FileReport::without_system},
     {"without_history", &FileReport::without_history},
+    {"with_special_texts", &FileReport::with_special_texts},
 }};
 
 FileReport report_of(const Json& json) {
@@ -34,12 +37,14 @@ FileReport report_of(const Json& json) {
   report.format = static_cast<DataFormat>(found - enum_names<DataFormat>.begin());
   report.format_line = json.at("format_line").get<int>();
   for (const auto& [name, count] : counts) report.*count = json.value(name, int64_t{0});
+  report.special_text = json.value("special_text", "");
   return report;
 }
 
 Json json_of(const FileReport& report) {
   Json json = {{"format", name_of(report.format)}, {"format_line", report.format_line}};
   for (const auto& [name, count] : counts) json[name] = report.*count;
+  if (!report.special_text.empty()) json["special_text"] = report.special_text;
   return json;
 }
 

@@ -72,7 +72,7 @@ DataFormat checked_format(const nlohmann::ordered_json& record, const RawRecord&
 template <typename Made>
 struct Outcome {
   int line = 0;
-  bool repaired = false;
+  bool repaired = false, is_too_long = false;
   std::optional<Made> made;
   std::string field, mistake;
 };
@@ -191,6 +191,9 @@ class RecordWalk {
     } catch (const RecordError& error) {
       outcome.field = error.field();
       outcome.mistake = error.what();
+    } catch (const ExampleTooLong& error) {
+      outcome.is_too_long = true;
+      outcome.mistake = error.what();
     } catch (const std::exception& error) {
       outcome.mistake = complaint_of(error);
     }
@@ -203,13 +206,14 @@ class RecordWalk {
     if (outcome.made) {
       more_ = take_(std::move(*outcome.made), outcome.line, report_);
     } else {
+      report_.too_long += outcome.is_too_long;
       mistakes_.add(outcome.line, outcome.field, outcome.mistake);
     }
   }
 
   FileReport finish() {
     mistakes_.finish();
-    report_.malformed = mistakes_.count();
+    report_.malformed = mistakes_.count() - report_.too_long;
     if (report_.records == 0) diagnostics_.add(name_, 0, "", "the file holds no examples");
     return report_;
   }
@@ -247,8 +251,9 @@ DataSpec eval_spec(const DataSpec& spec) {
 /// What one record gives.
 struct MadeExample {
   Example example;
-  bool is_chat = false, is_too_long = false, was_truncated = false, has_learned = false, is_held_out = false;
+  bool is_chat = false, is_too_long = false, was_padded = false, was_truncated = false, has_learned = false, is_held_out = false;
   LeftOut left_out;
+  std::string special_text;
 };
 
 /// One file's examples to `part`, or, where it holds out, to both.
@@ -257,17 +262,21 @@ FileReport read_part(RecordLines& lines, const std::string& name, const DataRequ
                      const std::function<double()>& part_read) {
   const DataSpec& spec = request.spec;
   const int64_t max_length = longest_example(request);
-  const ExampleBuilder builder(request.encoder, request.chat_template, spec.train_on_prompt);
+  const ExampleBuilder builder(request.encoder, request.chat_template, spec.train_on_prompt, spec.special_tokens);
   const auto make = [&](const nlohmann::ordered_json& record, DataFormat format) {
     MadeExample made;
     made.example = builder.build(record, format);
     made.is_chat = is_chat(record, format);
     const size_t whole = made.example.tokens.size();
+    made.was_padded = format == DataFormat::tokens && whole < record["input_ids"].size();
     made.is_too_long = !truncate_example(made.example, max_length, spec.truncation);
     made.was_truncated = made.example.tokens.size() < whole;
     const std::vector<uint8_t>& learned = made.example.learned;
     made.has_learned = std::find(learned.begin(), learned.end(), uint8_t{1}) != learned.end();
-    if (made.has_learned) made.left_out = builder.left_out(record, format);
+    if (made.has_learned) {
+      made.left_out = builder.left_out(record, format);
+      made.special_text = builder.plain_special_text(record, format);
+    }
     made.is_held_out = holds_out && uniform(ExampleBuilder::content_key(record, format), 0) < spec.eval_fraction;
     return made;
   };
@@ -282,11 +291,13 @@ FileReport read_part(RecordLines& lines, const std::string& name, const DataRequ
       ++report.dropped_unlearned;
       return true;
     }
+    report.padded += made.was_padded;
     report.truncated += made.was_truncated;
     report.without_tool_calls += made.left_out.tool_calls;
     report.without_tools += made.left_out.tools;
     report.without_system += made.left_out.system;
     report.without_history += made.left_out.history;
+    if (!made.special_text.empty() && ++report.with_special_texts == 1) report.special_text = std::move(made.special_text);
     ++kept;
     tokens += std::ssize(made.example.tokens);
     made.example.line = line;
@@ -297,7 +308,7 @@ FileReport read_part(RecordLines& lines, const std::string& name, const DataRequ
   const FileReport report = walk.go(options.threads, [&](const FileReport& so_far) {
     if (options.progress) options.progress({name, part_read ? part_read() : -1, so_far.records, tokens});
   });
-  if (kept == 0 && report.records > 0 && report.malformed == 0) {
+  if (kept == 0 && report.records > 0 && report.malformed + report.too_long == 0) {
     diagnostics.add(name, 0, "", "no example is left: " + report.to_string().substr(name.size() + 2));
   }
   return report;

@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "data/records/alpaca.h"
 #include "data/records/chat_record.h"
+#include "data/records/token_padding.h"
 #include "data/tokenizer/unicode.h"
 
 namespace cotune {
@@ -26,6 +27,18 @@ bool overlaps(std::span<const ByteRange> ranges, size_t begin, size_t end) {
   const auto next = std::upper_bound(ranges.begin(), ranges.end(), begin,
                                      [](size_t position, const ByteRange& range) { return position < range.end; });
   return next != ranges.end() && next->begin < end;
+}
+
+/// The fields of a format that are texts of their own.
+std::span<const std::string_view> text_fields(DataFormat format) {
+  static constexpr std::array<std::string_view, 3> alpaca = {"instruction", "input", "output"};
+  if (format == DataFormat::completion || format == DataFormat::text) return required_fields(format);
+  return format == DataFormat::alpaca ? std::span<const std::string_view>(alpaca) : std::span<const std::string_view>();
+}
+
+void append(Example& example, std::span<const int32_t> tokens, bool learned) {
+  example.tokens.insert(example.tokens.end(), tokens.begin(), tokens.end());
+  example.learned.resize(example.tokens.size(), learned);
 }
 
 /// Special tokens that stand entirely within template text, over the whole text.
@@ -166,12 +179,14 @@ std::span<const std::string_view> required_fields(DataFormat format) {
 
 const std::vector<std::string>& record_fields() {
   static const std::vector<std::string> fields = {"messages", "conversations", "system", "tools", "prompt", "completion",
-                                                  "instruction", "input", "output", "history", "text", "input_ids", "labels"};
+                                                  "instruction", "input", "output", "history", "text", "input_ids", "labels",
+                                                  "attention_mask"};
   return fields;
 }
 
-ExampleBuilder::ExampleBuilder(const TextEncoder& encoder, const ChatTemplate* chat_template, bool train_on_prompt)
-    : encoder_(encoder), chat_template_(chat_template), train_on_prompt_(train_on_prompt) {}
+ExampleBuilder::ExampleBuilder(const TextEncoder& encoder, const ChatTemplate* chat_template, bool train_on_prompt,
+                               SpecialTokens special_tokens)
+    : encoder_(encoder), chat_template_(chat_template), train_on_prompt_(train_on_prompt), special_tokens_(special_tokens) {}
 
 Example ExampleBuilder::build(const ordered_json& record, DataFormat format) const {
   if (!record.is_object()) throw RecordError("", fmt::format("expected an object, found {}", type_of(record)));
@@ -212,6 +227,19 @@ LeftOut ExampleBuilder::left_out(const ordered_json& record, DataFormat format) 
   if (!is_chat(record, format) || !chat_template_) return {};
   const ordered_json chat = chat_of(record, format);
   return chat_template_->left_out(chat["messages"], tools_of_chat(chat));
+}
+
+std::string ExampleBuilder::plain_special_text(const ordered_json& record, DataFormat format) const {
+  if (special_tokens_ == SpecialTokens::parsed || is_chat(record, format)) return "";
+  for (const std::string_view field : text_fields(format)) {
+    const auto found = record.find(field);
+    if (found == record.end() || !found->is_string()) continue;
+    const auto& text = found->get_ref<const std::string&>();
+    const std::vector<SpecialMatch> matches = encoder_.find_special(text);
+    const auto special = std::ranges::find_if(matches, &SpecialMatch::is_special);
+    if (special != matches.end()) return text.substr(special->begin, special->end - special->begin);
+  }
+  return "";
 }
 
 void ExampleBuilder::check(const ordered_json& record, DataFormat format) {
@@ -270,8 +298,9 @@ Example ExampleBuilder::build_tokens(const ordered_json& record) {
   if (ids.size() != labels.size()) {
     throw RecordError("labels", fmt::format("expected as many as input_ids ({}), found {}", ids.size(), labels.size()));
   }
+  const TokenRange kept = attended_tokens(record, ids.size());
   Example example;
-  for (size_t i = 0; i < ids.size(); ++i) {
+  for (size_t i = kept.begin; i < kept.end; ++i) {
     if (labels[i] != -100 && labels[i] != ids[i]) {
       throw RecordError(fmt::format("labels[{}]", i),
                         fmt::format("expected -100 or the token itself ({}), found {}", ids[i], labels[i]));
@@ -282,39 +311,50 @@ Example ExampleBuilder::build_tokens(const ordered_json& record) {
   return example;
 }
 
-void ExampleBuilder::append(Example& example, std::span<const int32_t> tokens, bool learned) const {
-  example.tokens.insert(example.tokens.end(), tokens.begin(), tokens.end());
-  example.learned.resize(example.tokens.size(), learned);
+void ExampleBuilder::append_text(Example& example, const std::string& text, size_t learned_begin) const {
+  const std::vector<ByteRange> learned{{learned_begin, text.size()}};
+  if (special_tokens_ == SpecialTokens::parsed) {
+    encode_training_text({jinja::Text(text), learned}, encoder_, example);
+  } else if (learned_begin == 0 || learned_begin == text.size()) {
+    append(example, encoder_.encode_plain(text), learned_begin == 0);
+  } else {
+    append_stretch({text, learned}, 0, text.size(), encoder_, example);
+  }
 }
 
-void ExampleBuilder::append_eos(Example& example) const {
-  if (const auto eos = encoder_.eos_id()) append(example, std::span(&*eos, 1), true);
+Example ExampleBuilder::framed(const Example& text, bool learns_prefix) const {
+  const bool may_have_own = special_tokens_ == SpecialTokens::parsed;
+  const std::vector<int32_t> prefix = encoder_.prefix();
+  const std::optional<int32_t> eos = encoder_.eos_id();
+  const bool has_prefix = may_have_own && std::ranges::mismatch(prefix, text.tokens).in1 == prefix.end();
+  const bool has_eos = may_have_own && eos && !text.tokens.empty() && text.tokens.back() == *eos && text.learned.back() != 0;
+  Example example;
+  if (!has_prefix) append(example, prefix, learns_prefix);
+  example.tokens.insert(example.tokens.end(), text.tokens.begin(), text.tokens.end());
+  example.learned.insert(example.learned.end(), text.learned.begin(), text.learned.end());
+  if (eos && !has_eos) append(example, std::span(&*eos, 1), true);
+  return example;
 }
 
 Example ExampleBuilder::build_completion(const std::string& prompt, const std::string& completion) const {
-  Example example;
-  append(example, encoder_.prefix(), train_on_prompt_);
+  Example text;
   if (encoder_.marks_spaces()) {
-    const std::string text = prompt + completion;
-    const std::array<ByteRange, 1> learned{{{train_on_prompt_ ? 0 : prompt.size(), text.size()}}};
-    append_stretch({text, learned}, 0, text.size(), encoder_, example);
+    append_text(text, prompt + completion, train_on_prompt_ ? 0 : prompt.size());
   } else {
-    append(example, encoder_.encode_plain(prompt), train_on_prompt_);
-    append(example, encoder_.encode_plain(completion), true);
+    append_text(text, prompt, train_on_prompt_ ? 0 : prompt.size());
+    append_text(text, completion, 0);
   }
-  append_eos(example);
-  return example;
+  return framed(text, train_on_prompt_);
 }
 
 Example ExampleBuilder::build_text(const std::string& text) const {
   Example example;
-  append(example, encoder_.prefix(), true);
-  append(example, encoder_.encode_plain(text), true);
-  append_eos(example);
-  return example;
+  append_text(example, text, 0);
+  return framed(example, true);
 }
 
 uint64_t ExampleBuilder::content_key(const ordered_json& record, DataFormat format) {
+  if (format == DataFormat::tokens && record.contains("attention_mask")) return content_key(without_padding(record), format);
   uint64_t key = 0;
   const auto mix = [&](const ordered_json& holder, const char* name) {
     const auto found = holder.find(name);

@@ -9,11 +9,14 @@
 ///             which the completion's messages of the assistant are learned.
 /// alpaca      {instruction, input?, output}: as prompt and completion, with the prompt of Stanford Alpaca and a
 ///             newline behind its "### Response:".
-/// tokens      {input_ids, labels}: as given; a label is its own token, or -100 where nothing is learned.
+/// tokens      {input_ids, labels, attention_mask?}: as given, without padding (token_padding.h); a label is its own token, or -100 where
+///             nothing is learned.
 /// text        {text}: prefix + tokens(text) + eos, all learned but the first.
 ///
 /// Special tokens come from templates alone: in a chat, where they stand entirely within the template's own text; in
-/// the other formats nowhere in the data. The same characters in a message are plain characters. Between special
+/// the other formats nowhere in the data. The same characters in a message are plain characters. With SpecialTokens::parsed, prompt,
+/// completion, alpaca and text are read as a template's own text: what stands there of special tokens are tokens, and prefix and eos
+/// are added where the text does not begin or end with them itself. Between special
 /// tokens, template text and messages are tokenised as one string, so that tokens form across their borders as they do
 /// in use: where no message holds the text of a special token, the tokens equal those of the rendered text.
 /// A token of a chat is learned when at least one of its bytes is.
@@ -44,7 +47,8 @@ const std::vector<std::string>& record_fields();
 class ExampleBuilder {
  public:
   /// Both must outlive the builder. `chat_template` may be null: then records with messages are a mistake.
-  ExampleBuilder(const TextEncoder& encoder, const ChatTemplate* chat_template, bool train_on_prompt);
+  ExampleBuilder(const TextEncoder& encoder, const ChatTemplate* chat_template, bool train_on_prompt,
+                 SpecialTokens special_tokens = SpecialTokens::plain);
 
   /// The whole example, not truncated; `source` and `line` are left empty. Throws RecordError with the field, what was
   /// found and what is accepted. An example may come without a learned token.
@@ -52,6 +56,10 @@ class ExampleBuilder {
 
   /// What template or prompt leave out of a record that build() takes. Throws RecordError.
   LeftOut left_out(const nlohmann::ordered_json& record, DataFormat format) const;
+
+  /// The first text of a special token in a record that build() takes which is plain characters there though the record is no chat, as in
+  /// chats that were rendered beforehand; "": there is none.
+  std::string plain_special_text(const nlohmann::ordered_json& record, DataFormat format) const;
 
   /// What build() finds wrong with a record before it needs tokenizer or template.
   static void check(const nlohmann::ordered_json& record, DataFormat format);
@@ -65,12 +73,15 @@ class ExampleBuilder {
   Example build_completion(const std::string& prompt, const std::string& completion) const;
   static Example build_tokens(const nlohmann::ordered_json& record);
   Example build_text(const std::string& text) const;
-  void append(Example& example, std::span<const int32_t> tokens, bool learned) const;
-  void append_eos(Example& example) const;
+  /// The tokens of a text, learned from byte learned_begin on.
+  void append_text(Example& example, const std::string& text, size_t learned_begin) const;
+  /// The same within the prefix and the end-of-text token.
+  Example framed(const Example& text, bool learns_prefix) const;
 
   const TextEncoder& encoder_;
   const ChatTemplate* chat_template_;
   bool train_on_prompt_;
+  SpecialTokens special_tokens_;
 };
 
 /// Tokens and labels of a rendered text, by the rules above. Where a tokenizer changes the text first (normalisation),

@@ -26,6 +26,8 @@ inline constexpr std::array<std::string_view, 7> enum_names<DataFormat>{"auto", 
 template <>
 inline constexpr std::array<std::string_view, 4> enum_names<Truncation>{"right", "left", "drop", "error"};
 template <>
+inline constexpr std::array<std::string_view, 2> enum_names<SpecialTokens>{"plain", "parsed"};
+template <>
 inline constexpr std::array<std::string_view, 2> enum_names<Shuffle>{"epoch", "none"};
 template <>
 inline constexpr std::array<std::string_view, 4> enum_names<Sharing>{"separate", "temporal", "batch-all", "hybrid"};

@@ -19,6 +19,8 @@ enum class OptimizerKind { adamw, sgd };
 enum class ScheduleKind { constant, linear, cosine };
 enum class DataFormat { automatic, messages, sharegpt, completion, alpaca, text, tokens };
 enum class Truncation { right, left, drop, error };
+/// What the texts of special tokens are in texts of the data (data/example_builder.h).
+enum class SpecialTokens { plain, parsed };
 enum class Shuffle { epoch, none };
 
 /// Where the base model is. `path`: a Hugging Face folder or a GGUF file. `config` with `weights` none or random:
@@ -61,6 +63,7 @@ struct DataSpec {
   int64_t max_length = 0;         ///< tokens per example; 0: the model's context length
   Truncation truncation = Truncation::right;
   bool train_on_prompt = false;   ///< label prompt tokens too
+  SpecialTokens special_tokens = SpecialTokens::plain;  ///< of texts that no chat template makes
   int64_t max_examples = 0;       ///< of each file of train; 0: all
   LengthsSpec lengths;            ///< plan, simulate and emulated devices only: example lengths instead of data
   bool operator==(const DataSpec&) const = default;

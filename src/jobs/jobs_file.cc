@@ -79,7 +79,7 @@ class JobsFileBuilder {
   /// Notes mistaken options without which the rest of their section can be read all the same, by their default values.
   void note_harmless(const OptionLayer& layer) {
     static const std::set<std::string> paths = {"model.dtype",     "model.seed",         "data.max_length",
-                                                "data.truncation", "data.eval_fraction", "data.train_on_prompt"};
+                                                "data.truncation", "data.eval_fraction", "data.train_on_prompt", "data.special_tokens"};
     for (const auto& [option, given] : layer) {
       if (given.is_mistaken && paths.contains(option->path())) harmless_.insert(given.field);
     }

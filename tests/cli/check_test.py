@@ -95,7 +95,7 @@ class AllMistakes(Check):
         (self.path / "broken.jsonl").write_text('{"input_ids": [1, 999], "labels": [1, 999]}\n' * 10)
         lines = self.refused(jobs).splitlines()
         self.assertEqual(len(lines), 4, lines)
-        self.assertRegex(lines[0], r"broken\.jsonl:1: holds token 999, but the model's vocabulary has 160")
+        self.assertRegex(lines[0], r"broken\.jsonl:1: input_ids\[1\]: found 999; accepted: 0 to 159, the model's vocabulary")
         self.assertRegex(lines[-1], r"broken\.jsonl:10: and 7 more such examples")
 
     def test_of_options_that_would_do_nothing(self):

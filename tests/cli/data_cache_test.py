@@ -112,14 +112,14 @@ class DataCache(ProgramTest):
         with (self.path / "plain.jsonl").open("a") as file:
             file.write('{"input_ids": [1, 900], "labels": [-100, 900]}\n')
         errors = self.cached("data", jobs, expect=2, cache="none").stderr
-        self.assertIn("plain.jsonl:25: holds token 900", errors)
+        self.assertIn("plain.jsonl:25: input_ids[1]: found 900", errors)
         for _ in range(2):
             self.assertEqual(self.cached("data", jobs, expect=2).stderr, errors)
         with (self.path / "plain.jsonl").open("a") as file:
             file.write("{\n")
         errors = self.cached("data", jobs, expect=2, cache="none").stderr
         self.assertIn("plain.jsonl:26: column 2: not JSON", errors)
-        self.assertIn("plain.jsonl:25: holds token 900", errors)
+        self.assertIn("plain.jsonl:25: input_ids[1]: found 900", errors)
         for _ in range(2):
             self.assertEqual(self.cached("data", jobs, expect=2).stderr, errors)
 

@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
-"""cotune data: every format's tokens with the learned ones marked, and what it refuses. Standard library only.
+"""cotune data: every format's tokens with the learned ones marked, and what it refuses. pyarrow writes Parquet where it is installed.
 
     COTUNE=build/cotune python3 tests/cli/data_test.py [UNITTEST OPTIONS]
 """
 import json
 import unittest
 
+import needs
 from program import ProgramTest
 from terminal_screen import TerminalProgram
-from tiny_models import copy_model
+from tiny_models import copy_model, make_special
+
+if needs.is_here("pyarrow"):
+    import pyarrow
+    import pyarrow.parquet
 
 CHAT = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "3", "weight": 0},
         {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "2"}]
@@ -71,6 +76,61 @@ class Data(ProgramTest):
         text = self.shown(self.write_jobs("train: completions.jsonl, max_length: 4, truncation: left"), "--count", "1")
         self.assertIn("\n1=⟦2\\x02⟧\n", text)
         self.assertIn("3 records, 3 truncated", text)
+
+    def test_rows_that_are_too_long_are_told_from_malformed_ones(self):
+        jobs = self.write_jobs("train: completions.jsonl, max_length: 4, truncation: error")
+        with open(self.path / "completions.jsonl", "a") as file:
+            file.write('{"prompt": 3, "completion": ""}\n')
+        done = self.run_program("data", jobs, expect=2)
+        self.assertIn("completions.jsonl: 4 records, 1 malformed, 3 too long\n", done.stdout)
+        self.assertRegex(done.stderr, r"completions\.jsonl:1: 6 tokens, more than max_length 4")
+
+    def test_padding_is_left_out(self):
+        record = {"input_ids": [0, 0, 49, 43, 50], "labels": [-100, -100, -100, -100, 50], "attention_mask": [0, 0, 1, 1, 1]}
+        (self.path / "padded.jsonl").write_text((json.dumps(record) + "\n") * 3)
+        text = self.shown(self.write_jobs("train: padded.jsonl"), "--count", "1")
+        self.assertIn("padded.jsonl: 3 records, 3 without their padding\n", text)
+        self.assertIn(f"\n{SHOWN['tokens']}\n", text)
+
+    @needs.required("pyarrow")
+    def test_padding_of_parquet_is_left_out(self):
+        column = pyarrow.array([[0, 1, 1, 1], None], pyarrow.list_(pyarrow.int8()))
+        table = pyarrow.table({"input_ids": [[0, 49, 43, 50], [49, 43, 50]], "labels": [[-100, -100, -100, 50], [-100, -100, 50]],
+                               "attention_mask": column})
+        pyarrow.parquet.write_table(table, self.path / "padded.parquet")
+        text = self.shown(self.write_jobs("train: padded.parquet"))
+        self.assertIn("padded.parquet: 2 records, 1 without their padding\n", text)
+        self.assertEqual(text.count(f"\n{SHOWN['tokens']}\n"), 2)
+
+    def test_tokens_that_the_model_does_not_have_are_named_in_their_record(self):
+        size = json.loads((self.path / "model" / "config.json").read_text())["vocab_size"]
+        (self.path / "tokens.jsonl").write_text(json.dumps({"input_ids": [49, 999], "labels": [-100, 999]}) + "\n")
+        errors = self.run_program("data", self.write_jobs("train: tokens.jsonl"), expect=2).stderr
+        accepted = f"found 999; accepted: 0 to {size - 1}, the model's vocabulary\n"
+        self.assertIn(f"tokens.jsonl:1: input_ids[1]: {accepted}", errors)
+        record = {"input_ids": [0, 49, 999], "labels": [-100, -100, 999], "attention_mask": [0, 1, 1]}
+        (self.path / "tokens.jsonl").write_text(json.dumps(record) + "\n")
+        errors = self.run_program("data", self.write_jobs("train: tokens.jsonl"), expect=2).stderr
+        self.assertIn(f"tokens.jsonl:1: input_ids: {accepted}", errors)
+
+    def test_texts_of_special_tokens_are_told_wherever_data_are_read_and_parsed_where_that_is_wished(self):
+        make_special(self.path / "model", "~")
+        (self.path / "rendered.jsonl").write_text('{"text": "a~b"}\n{"text": "ab"}\n')
+        warning = (f"{self.path}/rendered.jsonl: 1 of 2 records hold texts of special tokens, such as `~`, which are plain characters here: "
+                   "`data.special_tokens: parsed` reads them as tokens")
+        jobs = self.write_jobs("train: rendered.jsonl")
+        for time in ("now", "before"):
+            shown = self.shown(jobs)
+            self.assertIn(f"tokenized {time}", shown)
+            self.assertIn(f"  warning: {warning}\n", shown)
+        self.assertEqual(self.run_program("train", jobs, "--check").stdout.count(f"warning: {warning}"), 1)
+        shown = self.run_program("train", jobs, "--output-dir", self.path / "run").stdout
+        self.assertEqual(shown.count(f"job `job0`: {warning}"), 1)
+        parsed = self.shown(self.write_jobs("train: rendered.jsonl, special_tokens: parsed"))
+        self.assertNotIn("warning", parsed)
+        self.assertIn("\na⟦~b\\x02⟧\n", parsed)
+        errors = self.run_program("data", self.write_jobs("train: chats.jsonl, special_tokens: parsed"), expect=2).stderr
+        self.assertIn("jobs[0].data.special_tokens: has no effect: the job's data hold no texts", errors)
 
     def test_refuses_options_of_a_run(self):
         errors = self.run_program("data", self.write_jobs("train: texts.jsonl"), "--set", "run.memory=8GiB", expect=2).stderr

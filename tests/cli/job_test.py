@@ -147,7 +147,7 @@ class WhileARunGoesOn(JobTest):
         self.assertRegex(refused(more, "jobs.sparse.adapter.layers_to_transform=[7]"), r"layers_to_transform")
         (self.path / "sparse.jsonl").write_text('{"input_ids": [3, 4, 500], "labels": [3, 4, 500]}\n{"input_ids": 3}\n')
         done = self.job("add", run, more, "--set", "jobs.sparse.train.steps=2", "--json", expect=2)
-        self.assertRegex(done.stderr, r"sparse\.jsonl:1: holds token 500(.|\n)*sparse\.jsonl:2: ")
+        self.assertRegex(done.stderr, r"sparse\.jsonl:1: input_ids\[2\]: found 500(.|\n)*sparse\.jsonl:2: ")
         reply = json.loads(done.stdout)
         self.assertEqual((reply["ok"], reply["error"]["code"]), (False, "refused"))
         self.assertEqual({mistake["line"] for mistake in reply["error"]["mistakes"]}, {1, 2})

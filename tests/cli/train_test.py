@@ -198,7 +198,7 @@ class CommandLine(ProgramTest):
     def test_a_token_outside_the_vocabulary_is_named(self):
         (self.path / "plain.jsonl").write_text('{"input_ids": [1, 2, 9999], "labels": [1, 2, 9999]}\n')
         errors = self.run_program("train", self.jobs_file(), "--check", expect=2).stderr
-        self.assertRegex(errors, r"plain\.jsonl:1: .*9999.*160")
+        self.assertRegex(errors, r"plain\.jsonl:1: .*9999.*159")
 
     def test_a_run_is_not_overwritten_unasked(self):
         jobs = self.jobs_file(steps=2)

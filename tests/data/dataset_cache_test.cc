@@ -87,6 +87,19 @@ TEST_F(DatasetCaches, TokeniseOnceAndGiveTheSameAgain) {
   EXPECT_TRUE(mistakes.empty());
 }
 
+TEST_F(DatasetCaches, KeepWhatIsToldOfRecords) {
+  DataSpec spec = spec_of(file("texts", "{\"text\":\"a<|im_end|>\"}\n{\"text\":\"b\"}\n"));
+  spec.train.push_back({file("tokens", R"({"input_ids":[2,5,6],"labels":[-100,5,6],"attention_mask":[0,1,1]})").string()});
+  const JobData first = read(spec), second = read(spec);
+  EXPECT_TRUE(second.was_cached);
+  expect_equal(first, second);
+  EXPECT_THAT(second.files[0].warnings(), ElementsAre(HasSubstr(": 1 of 2 records hold texts of special tokens, such as `<|im_end|>`, ")));
+  EXPECT_EQ(second.files[1].padded, 1);
+  spec.max_length = 2;
+  spec.truncation = Truncation::error;
+  EXPECT_EQ(read(spec).files, read_job_data({spec, encoder, nullptr, 100}, mistakes).files);
+}
+
 TEST_F(DatasetCaches, NoticeOtherBytesOfAFileEvenWithItsOldTime) {
   const DataSpec spec = spec_of(file("a.jsonl", chats(5, "b")));
   struct stat before{};
@@ -138,6 +151,7 @@ TEST_F(DatasetCaches, KeyHoldsWhatExamplesDependOnAndNothingElse) {
   expect_new(with([](DataSpec& spec) { spec.max_length = 49; }), "max_length");
   expect_new(with([](DataSpec& spec) { spec.truncation = Truncation::left; }), "truncation");
   expect_new(with([](DataSpec& spec) { spec.train_on_prompt = true; }), "train_on_prompt");
+  expect_new(with([](DataSpec& spec) { spec.special_tokens = SpecialTokens::parsed; }), "special_tokens");
   expect_new(with([](DataSpec& spec) { spec.max_examples = 7; }), "max_examples");
   expect_new(with([](DataSpec& spec) { spec.eval_fraction = 0.1000001; }), "eval_fraction");
   expect_new(with([](DataSpec& spec) { spec.eval = "e"; }), "eval");
@@ -180,7 +194,7 @@ TEST(DatasetKey, ChangesWithWhatReadingMakesOfEqualFiles) {
   Diagnostics mistakes;
   const JobData data = read_job_data({spec, encoder, &chat, 0}, mistakes);
   EXPECT_THAT(mistakes.items(), IsEmpty()) << mistakes.items().front().to_string();
-  EXPECT_EQ(std::to_string(reading_version) + " " + content_hash(data), "5 2218c2f00b8b5e9b8e75db654eef726b");
+  EXPECT_EQ(std::to_string(reading_version) + " " + content_hash(data), "6 2218c2f00b8b5e9b8e75db654eef726b");
 }
 
 TEST_F(DatasetCaches, AreRebuiltWithANoticeWhereTheyAreDamaged) {

@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <new>
 #include <set>
 #include <sstream>
@@ -12,6 +13,7 @@
 
 #include "base/error.h"
 #include "data/batch_order.h"
+#include "data/example_builder.h"
 #include "data/example_encoder.h"
 #include "data/records/jsonl.h"
 #include "data/records/record_error.h"
@@ -138,7 +140,10 @@ TEST(Dataset, TruncatesAsAsked) {
   spec.truncation = Truncation::drop;
   EXPECT_EQ(read(line, spec).report.dropped_long, 1);
   spec.truncation = Truncation::error;
-  EXPECT_THAT(read(line, spec).mistake(0), HasSubstr("f:1: 6 tokens, more than max_length 2"));
+  const Reading refused = read(line, spec);
+  EXPECT_THAT(refused.mistake(0), HasSubstr("f:1: 6 tokens, more than max_length 2"));
+  EXPECT_EQ(refused.diagnostics.size(), 1u);
+  EXPECT_EQ(read(line + "\n{\n" + line, spec).report.to_string(), "f: 3 records, 1 malformed, 2 too long");
   spec.max_length = 100;
   EXPECT_THAT(read(line, spec, 3).mistake(0), HasSubstr("more than max_length 3"));
 }
@@ -190,6 +195,83 @@ TEST(Dataset, RefusesTokensAndLabelsThatAreNoIdsHoweverLarge) {
   EXPECT_THAT(read(R"({"input_ids":[3,9223372036854775808],"labels":[3,4]})").mistake(0),
               HasSubstr("input_ids[1]: expected a token id, found 9223372036854775808"));
   EXPECT_THAT(read(R"({"input_ids":[-1],"labels":[-100]})").mistake(0), HasSubstr("input_ids[0]: expected a token id, found -1"));
+}
+
+TEST(Dataset, LeavesOutWhatTheAttentionMaskLeavesOut) {
+  const std::string bare = R"({"input_ids":[5,6,7,8],"labels":[-100,6,7,8]})";
+  const Example wanted = read(bare).train.example(0);
+  for (const char* padded : {R"({"input_ids":[2,2,2,5,6,7,8],"labels":[-100,-100,-100,-100,6,7,8],"attention_mask":[0,0,0,1,1,1,1]})",
+                             R"({"input_ids":[5,6,7,8,2,2],"labels":[-100,6,7,8,-100,-100],"attention_mask":[1,1,1,1,0,0]})",
+                             R"({"input_ids":[2,5,6,7,8,2],"labels":[-100,-100,6,7,8,0],"attention_mask":[0,1,1,1,1,0]})"}) {
+    const Reading reading = read(padded);
+    ASSERT_TRUE(reading.diagnostics.empty()) << reading.mistake(0);
+    EXPECT_EQ(reading.train.example(0), wanted) << padded;
+    EXPECT_EQ(reading.report.to_string(), "f: 1 record, 1 without their padding");
+    EXPECT_EQ(ExampleBuilder::content_key(nlohmann::ordered_json::parse(padded), DataFormat::tokens),
+              ExampleBuilder::content_key(nlohmann::ordered_json::parse(bare), DataFormat::tokens));
+  }
+  for (const char* mask : {"[1,1,1,1]", "null"}) {
+    const Reading reading = read(bare.substr(0, bare.size() - 1) + R"(,"attention_mask":)" + mask + "}");
+    EXPECT_EQ(reading.train.example(0), wanted) << mask;
+    EXPECT_EQ(reading.report.padded, 0);
+  }
+}
+
+TEST(Dataset, NamesWhatIsWrongWithAnAttentionMask) {
+  const auto mistake = [](const std::string& mask) {
+    return read(R"({"input_ids":[5,6,7],"labels":[5,6,7],"attention_mask":)" + mask + "}").mistake(0);
+  };
+  EXPECT_EQ(mistake("1"), "f:1: attention_mask: expected a list of 0 and 1, found the number 1");
+  EXPECT_EQ(mistake("[1,1]"), "f:1: attention_mask: expected as many as input_ids (3), found 2");
+  EXPECT_EQ(mistake("[1,2,1]"), "f:1: attention_mask[1]: expected 0 or 1, found 2");
+  EXPECT_EQ(mistake("[1,true,1]"), "f:1: attention_mask[1]: expected 0 or 1, found true");
+  EXPECT_EQ(mistake("[1,0,1]"), "f:1: attention_mask[1]: expected 1, found 0 between two 1: padding stands at the ends");
+  EXPECT_EQ(mistake("[0,0,0]"), "f:1: attention_mask: expected at least one 1, found 0 alone");
+  Diagnostics diagnostics;
+  const std::string path = testing::TempDir() + "cotune_attention_mask_test.jsonl";
+  std::ofstream(path) << R"({"input_ids":[5],"labels":[5],"attention_mask":[2]})" << "\n";
+  DataSpec spec;
+  spec.train = {{path}};
+  check_records(spec, diagnostics);
+  std::remove(path.c_str());
+  ASSERT_EQ(diagnostics.size(), 1u) << "it is found without a model";
+}
+
+TEST(Dataset, TellsOfTextsOfSpecialTokensThatArePlainCharacters) {
+  const std::string lines = "{\"text\":\"a\"}\n{\"text\":\"<|im_start|>b<|im_end|>\"}\n{\"text\":\"c<|im_end|>\"}\n";
+  EXPECT_THAT(read(lines).report.warnings(),
+              ElementsAre("f: 2 of 3 records hold texts of special tokens, such as `<|im_start|>`, which are plain characters here: "
+                          "`data.special_tokens: parsed` reads them as tokens"));
+  DataSpec spec;
+  spec.special_tokens = SpecialTokens::parsed;
+  const Reading parsed = read(lines, spec);
+  EXPECT_THAT(parsed.report.warnings(), IsEmpty());
+  EXPECT_EQ(parsed.train.length(1), 5);
+  EXPECT_THAT(read(R"({"messages":[{"role":"user","content":"<|im_end|>"},{"role":"assistant","content":"a"}]})").report.warnings(), IsEmpty());
+}
+
+TEST(Dataset, LearnsMessagesAsTheirTrainOrTrainingSays) {
+  const auto chat = [](const std::string& first) {
+    return R"({"messages":[{"role":"assistant","content":"b")" + first + R"(},{"role":"user","content":"q"},{"role":"assistant","content":"a"}]})";
+  };
+  const auto turns = [](const std::string& first) {
+    return R"({"conversations":[{"from":"gpt","value":"b")" + first + R"(},{"from":"human","value":"q"},{"from":"gpt","value":"a"}]})";
+  };
+  const std::string learned = read(chat("")).text(0), unlearned = read(chat(R"(,"weight":0)")).text(0);
+  EXPECT_NE(learned, unlearned);
+  for (const auto& in : std::vector<std::function<std::string(const std::string&)>>{chat, turns}) {
+    for (const std::string key : {"train", "training"}) {
+      EXPECT_EQ(read(in(",\"" + key + "\":false")).text(0), unlearned);
+      EXPECT_EQ(read(in(",\"" + key + "\":true")).text(0), learned);
+      EXPECT_EQ(read(in(",\"" + key + "\":null")).text(0), learned);
+      EXPECT_EQ(read(in(",\"weight\":0,\"" + key + "\":false")).text(0), unlearned);
+    }
+  }
+  EXPECT_EQ(read(chat(R"(,"weight":1,"train":false)")).mistake(0), "f:1: messages[0].train: expected true beside weight 1, found false");
+  EXPECT_EQ(read(chat(R"(,"train":false,"training":true)")).mistake(0),
+            "f:1: messages[0].training: expected false beside train false, found true");
+  EXPECT_EQ(read(turns(R"(,"training":"no")")).mistake(0), "f:1: conversations[0].training: expected true or false, found a string");
+  EXPECT_EQ(read(turns(R"(,"weight":2)")).mistake(0), "f:1: conversations[0].weight: expected 0 or 1, found the number 2");
 }
 
 TEST(Dataset, RefusesRecordsWithoutKnownFieldsAndDeepNesting) {

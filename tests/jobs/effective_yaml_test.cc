@@ -180,6 +180,7 @@ jobs:
       max_length: 0
       truncation: right
       train_on_prompt: false
+      special_tokens: plain
       max_examples: 0
     adapter:
       method: bottleneck

@@ -11,7 +11,7 @@ namespace cotune {
 namespace {
 
 /// Options of the jobs file's section `data` that say how files are read.
-constexpr const char* reading_options[] = {"format", "chat_template", "max_length", "truncation", "train_on_prompt", "max_examples"};
+constexpr const char* reading_options[] = {"format", "chat_template", "max_length", "truncation", "train_on_prompt", "special_tokens", "max_examples"};
 
 void add_reading_options(CLI::App& command, EvaluateOptions& to, CLI::Option* data) {
   for (const char* key : reading_options) {

@@ -23,8 +23,17 @@ namespace cotune {
 
 namespace {
 
-/// Names the first tokens that the model does not have, one for each example, and counts the other examples.
-void check_vocabulary(const Dataset& dataset, const ModelConfig& config, Diagnostics& mistakes) {
+/// The field of a file's records in which an example's token stands; "" where its text gives the token. With the place in the record where
+/// no example of the file begins at another token than its record.
+std::string token_field(const FileReport& file, Truncation truncation, size_t index) {
+  if (file.format != DataFormat::tokens) return "";
+  const bool may_be_moved = file.padded > 0 || (truncation == Truncation::left && file.truncated > 0);
+  return may_be_moved ? "input_ids" : fmt::format("input_ids[{}]", index);
+}
+
+/// Names the first tokens that the model does not have, one for each example, and counts the other examples. files: those of the examples.
+void check_vocabulary(const Dataset& dataset, const std::vector<FileReport>& files, Truncation truncation, const ModelConfig& config,
+                      Diagnostics& mistakes) {
   if (dataset.largest_token() < config.vocabulary_size) return;
   constexpr int64_t most = 3;
   int64_t count = 0;
@@ -38,9 +47,12 @@ void check_vocabulary(const Dataset& dataset, const ModelConfig& config, Diagnos
     last = dataset.line(i);
     last_file = dataset.source(i);
     if (++count > most) continue;
-    mistakes.add(last_file, last, "",
-                 fmt::format("holds token {}, but the model's vocabulary has {} tokens", *foreign,
-                             config.vocabulary_size));
+    const auto file = std::ranges::find(files, last_file, &FileReport::file);
+    COTUNE_CHECK(file != files.end(), "{} is none of the files that were read", last_file);
+    const std::string field = token_field(*file, truncation, static_cast<size_t>(foreign - tokens.begin()));
+    mistakes.add(last_file, last, field,
+                 fmt::format("{} {}; accepted: 0 to {}, the model's vocabulary", field.empty() ? "holds token" : "found", *foreign,
+                             config.vocabulary_size - 1));
   }
   if (count > most) {
     mistakes.add(last_file, last, "",
@@ -68,6 +80,14 @@ void check_use(const JobSpec& job, const JobData& data, Diagnostics& mistakes) {
   if (job.data.train_on_prompt && !has_prompts) {
     add(job.place_of("data.train_on_prompt"),
         "has no effect: the job's data hold no prompts; `text` is learned as a whole, `labels` say it of `tokens`", mistakes);
+  }
+  const OptionPlace special_tokens = job.place_of("data.special_tokens");
+  const bool has_texts = std::ranges::any_of(data.files, [](const FileReport& file) {
+    const bool is_of_texts = file.format == DataFormat::completion || file.format == DataFormat::alpaca || file.format == DataFormat::text;
+    return is_of_texts && file.chats < file.records;
+  });
+  if (job.data.special_tokens == SpecialTokens::parsed && !special_tokens.is_default && !has_texts) {
+    add(special_tokens, "has no effect: the job's data hold no texts (`text`, `prompt` and `completion`, `instruction` and `output`)", mistakes);
   }
   if (job.data.eval_fraction > 0 && data.eval.empty() && !data.train.empty()) {
     add(job.place_of("data.eval_fraction"),
@@ -140,8 +160,7 @@ JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& 
   }
   const ChatTemplate* chat_template = own != nullptr ? own.get() : text.chat_template();
   JobData data = reading.read({job.data, text.encoder(), chat_template, config.context_length}, mistakes);
-  check_vocabulary(data.train, config, mistakes);
-  check_vocabulary(data.eval, config, mistakes);
+  for (const Dataset* part : {&data.train, &data.eval}) check_vocabulary(*part, data.files, job.data.truncation, config, mistakes);
   if (mistakes.size() > before || job.data.train.empty()) return data;
   if (data.train.empty()) {
     mistakes.add(names_of_train_files(job.data), 0, "", fmt::format("job `{}` has no example left to train on", job.name));

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "data/records/jsonl.h"
+#include "data/records/message_weight.h"
 #include "data/records/record_error.h"
 #include "data/records/sharegpt.h"
 
@@ -66,10 +68,7 @@ void read_message(ordered_json& message, const std::string& place) {
   } else if (!content->is_string()) {
     throw RecordError(place + ".content", fmt::format("expected a string or a list of parts, found {}", type_of(*content)));
   }
-  const auto weight = message.find("weight");
-  if (weight != message.end() && !weight->is_null() && !(weight->is_number() && (*weight == 0 || *weight == 1))) {
-    throw RecordError(place + ".weight", fmt::format("expected 0 or 1, found {}", type_of(*weight)));
-  }
+  if (const std::optional<int> weight = message_weight(message, place)) message["weight"] = *weight;
 }
 
 ordered_json json_in(const std::string& text, const std::string& name, const char* expected) {

@@ -17,7 +17,8 @@ bool is_chat(const nlohmann::ordered_json& record, DataFormat format);
 nlohmann::ordered_json chat_of(const nlohmann::ordered_json& record, DataFormat format, bool learns_prompt = false);
 
 /// The messages that a field of the record holds, at least one: [{role, content, weight?, tool_calls?, …}]. A content in parts,
-/// [{"type": "text", "text": …}, …], becomes one text, part behind part. Throws RecordError, also for parts of another type.
+/// [{"type": "text", "text": …}, …], becomes one text, part behind part; what message_weight finds stands in `weight`. Throws RecordError,
+/// also for parts of another type.
 nlohmann::ordered_json messages_in(const nlohmann::ordered_json& record, const char* field);
 
 /// The list of tools beside a record's messages, which may also be its JSON text; null where there are none. Throws RecordError.

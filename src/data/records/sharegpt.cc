@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
 
 #include "data/records/jsonl.h"
+#include "data/records/message_weight.h"
 #include "data/records/record_error.h"
 
 namespace cotune {
@@ -91,7 +93,8 @@ ordered_json messages_of_sharegpt(const ordered_json& record) {
     } else {
       message["content"] = *value;
     }
-    for (const char* kept : {"weight", "name", "tool_calls", "tool_call_id", "reasoning_content"}) {
+    if (const std::optional<int> weight = message_weight(turn, place)) message["weight"] = *weight;
+    for (const char* kept : {"name", "tool_calls", "tool_call_id", "reasoning_content"}) {
       if (turn.contains(kept) && !turn[kept].is_null()) message[kept] = turn[kept];
     }
     messages.push_back(std::move(message));

@@ -5,7 +5,8 @@
 
 namespace cotune {
 
-/// {conversations: [{from, value, weight?}], system?, tools?} → {messages, tools}. Turns may also say role and content.
+/// {conversations: [{from, value, weight?}], system?, tools?} → {messages, tools}. Turns may also say role and content, and train or
+/// training in place of weight (message_weight.h).
 ///
 /// from: human, user → user; gpt, chatgpt, assistant, model, bot, bing, bard → assistant; system; developer; tool, observation,
 ///   function_response, tool_response → tool; function_call, tool_call → an assistant message whose tool_calls are the JSON

@@ -31,6 +31,9 @@ void add_data(std::vector<Option>& table) {
   table.push_back(field(Section::data, "train_on_prompt", COTUNE_FIELD(job->data.train_on_prompt),
                         of_type(OptionType::boolean), "Learn the prompt's tokens too.",
                         {.aliases = {"train_on_inputs"}}));
+  table.push_back(field(Section::data, "special_tokens", COTUNE_FIELD(job->data.special_tokens), choice_of<SpecialTokens>(),
+                        "What texts of special tokens are in `text`, `prompt`, `completion` and Alpaca's fields: plain characters, or parsed as "
+                        "tokens, for chats that a template has rendered before."));
   table.push_back(field(Section::data, "max_examples", COTUNE_FIELD(job->data.max_examples), whole(0, most_steps),
                         "Take only the first so many examples of each file of `train`; 0: all."));
 }
