@@ -48,15 +48,22 @@ void print_jobs(const std::vector<JobReport>& jobs) {
 void print_run(const RunReport& run) {
   std::string jobs;
   for (const auto& [status, count] : run.jobs) jobs += fmt::format("{}{} {}", jobs.empty() ? "" : ", ", count, status);
-  print_line(fmt::format("{}: process {}, {}{}; {} in {}; jobs: {}", run.folder, run.pid, run.phase,
+  print_line(fmt::format("{}: process {}, {}{}{}; {} in {}; jobs: {}", run.folder, run.pid, run.phase, run.emulated ? ", emulated" : "",
                          run.stay ? ", stays for further jobs" : "", counted(run.rounds, "training round"), duration_text(run.seconds), jobs));
 }
 
 void print_reply(const ControlReply& reply, ControlAction action) {
+  const bool emulated = reply.run && reply.run->emulated;
+  if (action == ControlAction::list) {
+    if (reply.jobs) print_jobs(*reply.jobs);
+    if (emulated) print_line("the run is emulated: nothing is computed, and nothing of its jobs is saved");
+    return;
+  }
   if (reply.run) print_run(*reply.run);
-  if (action == ControlAction::drain) print_line("it saves every job and ends; `cotune train … --resume` goes on");
+  if (action == ControlAction::drain) {
+    print_line(emulated ? "it ends; nothing of an emulated run is saved" : "it saves every job and ends; `cotune train … --resume` goes on");
+  }
   if (!reply.jobs) return;
-  if (action == ControlAction::list) return print_jobs(*reply.jobs);
   for (const JobReport& job : *reply.jobs) print_line(job_outcome(job, action));
 }
 

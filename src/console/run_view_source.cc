@@ -41,7 +41,7 @@ void print_view(const RunView& view) {
                           .colour = has_drawing_terminal() && wants_colour(),
                           .unicode = shows_unicode()};
   for (const std::string& line : run_screen(view, style)) print_line(line.substr(0, line.find_last_not_of(' ') + 1));
-  if (view.run.phase != "interrupted" && view.run.phase != "killed") return;
+  if (!can_be_resumed(view.run)) return;
   print_line("");
   print_line(fmt::format("`cotune train JOBS_FILE --resume --output-dir {}` goes on with it", printable(shell_quoted(view.run.folder))));
 }

@@ -14,7 +14,7 @@ constexpr std::chrono::seconds most_seconds_to_answer{2};
 /// run.
 RunView current_view(const std::filesystem::path& run);
 
-/// As lines on standard output, as wide as its terminal where it is one, else at most 120 columns; and how a run that was stopped goes on.
+/// As lines on standard output, as wide as its terminal where it is one, else at most 120 columns; and how a run that was stopped goes on, where it can.
 void print_view(const RunView& view);
 
 }  // namespace cotune

@@ -213,8 +213,14 @@ JobReport job_from(const Json& json, Fail fail) {
 }
 
 OrderedJson to_json(const RunReport& run) {
-  return {{"pid", run.pid},   {"folder", run.folder}, {"phase", run.phase}, {"stay", run.stay}, {"rounds", run.rounds},
-          {"seconds", number_or_null<OrderedJson>(run.seconds)}, {"jobs", run.jobs}};
+  return {{"pid", run.pid},
+          {"folder", run.folder},
+          {"phase", run.phase},
+          {"stay", run.stay},
+          {"emulated", run.emulated},
+          {"rounds", run.rounds},
+          {"seconds", number_or_null<OrderedJson>(run.seconds)},
+          {"jobs", run.jobs}};
 }
 
 template <typename Fail>
@@ -225,6 +231,7 @@ RunReport run_from(const Json& json, Fail fail) {
   run.folder = fields.text("folder");
   run.phase = fields.text("phase");
   run.stay = fields.truth("stay");
+  if (fields.present("emulated")) run.emulated = fields.truth("emulated");
   run.rounds = fields.whole("rounds", 0, any_whole);
   run.seconds = fields.number("seconds");
   const Json& jobs = fields.at("jobs");

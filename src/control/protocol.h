@@ -67,8 +67,8 @@ class BadRequest : public UserError {
   std::string id_;
 };
 
-/// Either an error, or what was asked for: jobs (list: all; else those that were changed), the run (status, drain), or all that a
-/// screen shows (view).
+/// Either an error, or what was asked for: jobs (list: all; else those that were changed), the run (status, drain, list), or all that
+/// a screen shows (view).
 struct ControlReply {
   std::optional<ControlError> error;
   std::optional<RunReport> run;

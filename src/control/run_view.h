@@ -18,7 +18,7 @@ struct JobReport {
   std::string sweep;       ///< of which it is a candidate; "": of none
   bool by_accuracy = false;  ///< candidates are compared by held-out accuracy, and by loss where that is equal; else by loss
   std::string status;      ///< waiting, running, paused, finished, stopped_early, failed, refused, cancelled;
-                           ///< of a run without a process also stopped: it goes on with --resume
+                           ///< of a run without a process also stopped: it goes on with --resume, unless the run is emulated
   int64_t priority = 0;
   std::string deadline;    ///< as the jobs file has it
   bool added = false;      ///< while the run went on
@@ -37,8 +37,9 @@ struct RunReport {
   int64_t pid = 0;     ///< 0: no process trains in the folder
   std::string folder;
   std::string phase;   ///< training (with pid 0: by a process that cannot be asked), idle (nothing to do: it waits for jobs), stopping; of a run without a process: ended, interrupted
-                       ///< (saved, --resume goes on), killed; loading: a process holds the folder and has not begun yet; unresponsive: it listens and does not answer
+                       ///< (saved, --resume goes on, unless it is emulated), killed; loading: a process holds the folder and has not begun yet; unresponsive: it listens and does not answer
   bool stay = false;   ///< waits for further jobs when all have ended
+  bool emulated = false;  ///< nothing is computed: nothing of it is saved, and --resume cannot go on with it
   int64_t rounds = 0;  ///< of training
   double seconds = 0;  ///< since the run began
   std::map<std::string, int64_t> jobs;  ///< how many, by status

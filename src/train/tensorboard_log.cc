@@ -120,7 +120,14 @@ void TensorBoardLog::on_job_paused(const TrainingJob& job) { files_[job.spec().n
 
 void TensorBoardLog::on_job_ended(const TrainingJob& job) { files_[job.spec().name].open.reset(); }
 
-void TensorBoardLog::on_job_started(const TrainingJob& job) { first_steps_.try_emplace(job.spec().name, job.state().step + 1); }
+void TensorBoardLog::write_emulated(const std::string& run) {
+  write(run, 0, {{.tag = "emulated/text_summary", .scalar = {}, .text = "Emulated: nothing is computed; times are predicted, and there are no losses."}});
+}
+
+void TensorBoardLog::on_job_started(const TrainingJob& job) {
+  const bool is_first = first_steps_.try_emplace(job.spec().name, job.state().step + 1).second;
+  if (is_first && job.is_emulated()) write_emulated(job.spec().name);
+}
 
 void TensorBoardLog::on_step(const StepEvent& event) {
   std::vector<TensorBoardValue> values;
@@ -136,6 +143,7 @@ void TensorBoardLog::on_usage(const UsageEvent& event) {
                                           scalar("memory/tensor_bytes", static_cast<double>(event.tensor_bytes)),
                                           scalar("tokens_per_second", event.tokens_per_second)};
   if (event.device_memory) values.push_back(scalar("memory/device_bytes", static_cast<double>(event.device_memory->held_bytes)));
+  if (event.emulated && !files_.contains("")) write_emulated("");
   write("", event.steps, std::move(values));
 }
 

@@ -19,8 +19,8 @@ namespace cotune {
 void trim_tensorboard(const std::filesystem::path& folder, const std::map<std::string, JobProgress>& jobs);
 
 /// Writes a run as TensorBoard reads it (docs/watching.md): FOLDER/JOB/ has a job's scalars and sample answers under the names that
-/// HF Trainer gives them, FOLDER itself what the process takes. Each start begins a new file in every folder, of which the first event
-/// has a TensorBoard that reads along forget what trim_tensorboard took back.
+/// HF Trainer gives them, FOLDER itself what the process takes. Of an emulated run each begins with a text that says so. Each start
+/// begins a new file in every folder, of which the first event has a TensorBoard that reads along forget what trim_tensorboard took back.
 class TensorBoardLog : public RunObserver {
  public:
   /// time_of_day: seconds since 1970.
@@ -45,6 +45,7 @@ class TensorBoardLog : public RunObserver {
   AppendedFile& file_of(const std::string& run, int64_t step);
   void write(const std::string& run, int64_t step, std::vector<TensorBoardValue> values);
   void write(const TrainingJob& job, int64_t step, std::vector<TensorBoardValue> values);
+  void write_emulated(const std::string& run);
 
   std::filesystem::path folder_;
   std::function<double()> time_of_day_;

@@ -122,14 +122,17 @@ RunSummary Trainer::run() {
     }
   }
   if (options_.drained != nullptr && options_.drained->load()) {
-    tell([](RunObserver& observer) { observer.on_notice("asked to drain: every job is saved"); });
+    tell([this](RunObserver& observer) {
+      observer.on_notice(summary_.emulated ? "asked to drain: the run ends, and nothing of an emulated one is saved" : "asked to drain: every job is saved");
+    });
   }
   for (const auto& job : jobs_) {
     const JobStatus status = job->state().status;
     if (has_ended(status) || (!stop_asked() && status != JobStatus::paused)) continue;
     if (!stop_asked()) {
       tell([&](RunObserver& observer) {
-        observer.on_notice(fmt::format("job `{}` is still paused: --resume goes on with it", job->spec().name));
+        observer.on_notice(fmt::format("job `{}` is still paused: {}", job->spec().name,
+                                       summary_.emulated ? "nothing of an emulated run is saved" : "--resume goes on with it"));
       });
     }
     summary_.interrupted = true;

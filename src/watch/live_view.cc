@@ -198,7 +198,10 @@ void LiveView::ask(ControlAction action) {
 }
 
 std::vector<std::string> LiveView::footer() const {
-  if (!asked_to_cancel_.empty()) return {fmt::format("cancel {}? y or n; its last step is kept as a checkpoint", asked_to_cancel_)};
+  if (!asked_to_cancel_.empty()) {
+    return {fmt::format("cancel {}? y or n; {}", asked_to_cancel_,
+                        view_.run.emulated ? "nothing of an emulated run is kept" : "its last step is kept as a checkpoint")};
+  }
   {
     const std::lock_guard lock(replies_->mutex);
     if (!replies_->text.empty()) return {replies_->text};

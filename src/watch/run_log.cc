@@ -281,6 +281,7 @@ RunView view_of_start(const fs::path& folder) {
 RunView view_of(const RunLog& log, bool is_being_trained) {
   RunView view;
   view.run.folder = log.folder.string();
+  view.run.emulated = log.emulated;
   view.run.seconds = log.seconds;
   view.memory.limit_bytes = log.memory_limit_bytes;
   view.run.phase = is_being_trained ? "training" : !log.summary ? "killed" : log.summary->interrupted ? "interrupted" : "ended";

@@ -96,7 +96,7 @@ std::string tiles(const RunLog& log, const std::string& phase) {
   int64_t steps = 0, peak = 0;
   for (const LoggedJob& job : log.jobs) steps += job.step;
   for (const LoggedUsage& usage : log.usage) peak = std::max(peak, usage.device_bytes.value_or(usage.resident_bytes));
-  std::string html = "<div class=\"tiles\">\n" + tile(phase_text(phase), "the run");
+  std::string html = "<div class=\"tiles\">\n" + tile(phase_text(phase, log.emulated), "the run");
   html += tile(std::to_string(log.jobs.size()), "jobs") + tile(std::to_string(steps), "optimizer steps");
   html += tile(duration_text(log.summary && log.seconds <= log.summary->seconds ? log.summary->seconds : log.seconds), "time");
   if (log.summary) {

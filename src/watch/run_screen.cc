@@ -162,10 +162,11 @@ std::string joined(const std::vector<std::string>& parts, const ScreenStyle& sty
   return line;
 }
 
-/// What the run is at, which every window shows, and what can be done about it.
+/// Whether the run is emulated and what it is at, which every window shows, and what can be done about it.
 std::string title(const RunReport& run, const ScreenStyle& style) {
-  const std::string phase = fmt::format("cotune{}{}", separator(style), phase_text(run.phase));
-  const std::string resume = run.phase == "interrupted" || run.phase == "killed" ? "; --resume goes on with it" : "";
+  const std::string name = run.emulated ? fmt::format("cotune{}emulated", separator(style)) : "cotune";
+  const std::string phase = name + separator(style) + phase_text(run.phase, run.emulated);
+  const std::string resume = can_be_resumed(run) ? "; --resume goes on with it" : "";
   return columns_of(phase + resume) <= style.columns ? phase + resume : phase;
 }
 
@@ -314,15 +315,17 @@ std::vector<std::string> footer_of(const ScreenState& state, const ScreenStyle& 
 
 }  // namespace
 
-std::string phase_text(const std::string& phase) {
-  if (phase == "interrupted") return "stopped and saved";
+std::string phase_text(const std::string& phase, bool emulated) {
+  if (phase == "interrupted") return emulated ? "stopped" : "stopped and saved";
   if (phase == "killed") return "not running, and it did not end";
   if (phase == "unresponsive") return "its process does not answer";
   if (phase == "loading") return "a process is loading the model";
   if (phase == "idle") return "waits for jobs";
-  if (phase == "stopping") return "saves every job and stops";
+  if (phase == "stopping") return emulated ? "stops" : "saves every job and stops";
   return printable(phase);
 }
+
+bool can_be_resumed(const RunReport& run) { return !run.emulated && (run.phase == "interrupted" || run.phase == "killed"); }
 
 std::vector<std::string> run_screen(const RunView& view, const ScreenStyle& style, const ScreenState& state) {
   constexpr size_t least_columns = 12;

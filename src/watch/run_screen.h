@@ -29,8 +29,11 @@ struct ScreenState {
 /// least first; of more jobs than rows, those around the selected one are shown, and how many are not.
 std::vector<std::string> run_screen(const RunView& view, const ScreenStyle& style, const ScreenState& state = {});
 
-/// What a run is at (RunReport::phase), for people.
-std::string phase_text(const std::string& phase);
+/// What a run is at (RunReport::phase), for people. emulated: of an emulated run nothing is saved.
+std::string phase_text(const std::string& phase, bool emulated);
+
+/// Whether it stands still, and --resume goes on with it.
+bool can_be_resumed(const RunReport& run);
 
 /// The job before (-1) or after (1) the selected one; the first where it is none of the run, "" where there are none.
 std::string neighbour(const RunView& view, const std::string& selected, int direction);

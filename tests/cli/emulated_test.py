@@ -3,7 +3,8 @@
 import json
 import unittest
 
-from program import ProgramTest
+from live_views import ENDLESS, LiveViewTest
+from program import LIMIT_S
 from trace_rules import checked_events
 
 CLUSTER = """cotune_cluster: 1
@@ -23,7 +24,7 @@ jobs:
 """
 
 
-class Emulated(ProgramTest):
+class Emulated(LiveViewTest):
     def setUp(self):
         super().setUp()
         self.cluster = self.path / "cluster.yaml"
@@ -35,6 +36,16 @@ class Emulated(ProgramTest):
         done = self.run_program("train", jobs, "--output-dir", self.path / run, "--json", "--device", f"emulated:{file or self.cluster}",
                                 *options, expect=expect)
         return [json.loads(line) for line in done.stdout.splitlines()] if expect == 0 else done.stderr
+
+    def endless(self, run):
+        """Options of a run that goes on until it is asked to end."""
+        return self.shapes, "--output-dir", run, "--device", f"emulated:{self.cluster}", "--set", f"defaults.train.steps={ENDLESS}"
+
+    def asked(self, run, *command):
+        return self.run_program(*command, "--run", run).stdout
+
+    def notices(self, run):
+        return [event["text"] for event in self.metrics(run) if event["event"] == "notice"]
 
     def test_unknown_lengths_are_named_with_their_place_beside_other_mistakes(self):
         jobs = self.path / "unknown.yaml"
@@ -155,6 +166,50 @@ class Emulated(ProgramTest):
             self.assertGreater(slowed, usual + 4 * 0.35, "an activation and an error in each of four rounds")
         for options, why in ((("--parallel=tp=2",), "was measured with 1"), (("--set", "model.dtype=float32"), "has times of bfloat16")):
             self.assertIn(why, self.train(jobs, "none", *exact, *options, file=profile, expect=2))
+
+    def test_a_run_that_goes_on_says_that_it_is_emulated_and_not_that_it_is_saved(self):
+        run = self.path / "run"
+        process = self.start_quietly(*self.endless(run), "--tensorboard")
+        while json.loads(self.asked(run, "job", "status", "--json"))["run"]["rounds"] == 0:
+            self.assertIsNone(process.poll())
+        for command in (("status", "--json"), ("job", "status", "--json"), ("job", "list", "--json")):
+            reply = json.loads(self.asked(run, *command))
+            self.assertIs(reply.get("view", reply)["run"]["emulated"], True, command)
+        self.assertRegex(self.asked(run, "status"), r"^cotune \S emulated \S training\b")
+        self.assertIn(", training, emulated; ", self.asked(run, "job", "status"))
+        self.assertIn("\nthe run is emulated: ", self.asked(run, "job", "list"))
+        drained = self.asked(run, "job", "drain")
+        self.assertIn(", stopping, emulated; ", drained)
+        self.assertIn("\nit ends; nothing of an emulated run is saved\n", drained)
+        self.assertEqual(process.wait(LIMIT_S), 130, (self.path / "log").read_text())
+        status = self.asked(run, "status")
+        self.assertRegex(status, r"^cotune \S emulated \S stopped\b")
+        for word in ("saved", "--resume"):
+            self.assertNotIn(word, status)
+        self.assertIn("asked to drain: the run ends, and nothing of an emulated one is saved", self.notices(run))
+        for folder in (".", "short", "long"):
+            files = list((run / "tensorboard" / folder).glob("events.out.tfevents.*"))
+            self.assertIn(b"emulated/text_summary", b"".join(file.read_bytes() for file in files), folder)
+
+    def test_a_run_whose_jobs_are_paused_ends_without_them(self):
+        run = self.path / "run"
+        process = self.start_quietly(*self.endless(run))
+        for job in ("short", "long"):
+            paused = self.run_program("job", "pause", "--run", run, job).stdout
+            self.assertRegex(paused, rf"^{job}: paused at step \d+; no checkpoint was made\n$")
+        self.assertEqual(process.wait(LIMIT_S), 130, (self.path / "log").read_text())
+        for job in ("short", "long"):
+            self.assertIn(f"job `{job}` is still paused: nothing of an emulated run is saved", self.notices(run))
+        self.assertNotIn("--resume", self.asked(run, "status"))
+
+    def test_the_live_view_says_that_it_is_emulated_and_that_nothing_is_kept(self):
+        program = self.terminal("train", *self.endless(self.path / "run"))
+        program.wait_for_text("emulated · training")
+        self.wait_for_row(program, "short", "running")
+        program.press("c")
+        program.wait_for_text("cancel short? y or n; nothing of an emulated run is kept")
+        program.press("\x03")
+        self.assertEqual(program.end(), 130)
 
     def test_what_means_nothing_is_refused(self):
         jobs = self.jobs_file(steps=4)

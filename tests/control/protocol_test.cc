@@ -94,8 +94,9 @@ TEST(ControlReplies, ComeBackFromTheirLines) {
   EXPECT_EQ(to_line(again, "\"x\""), to_line(reply, "\"x\""));
 
   ControlReply of_run;
-  of_run.run = RunReport{.pid = 7, .folder = "/run", .phase = "idle", .stay = true, .rounds = 3, .seconds = 0.5, .jobs = {{"finished", 2}}};
+  of_run.run = RunReport{.pid = 7, .folder = "/run", .phase = "idle", .stay = true, .emulated = true, .rounds = 3, .seconds = 0.5, .jobs = {{"finished", 2}}};
   EXPECT_EQ(to_line(parse_reply(to_line(of_run, "")), ""), to_line(of_run, ""));
+  EXPECT_TRUE(parse_reply(to_line(of_run, "")).run->emulated);
 
   ControlReply of_view;
   of_view.view = RunView{.run = *of_run.run,
@@ -114,8 +115,11 @@ TEST(ControlReplies, ComeBackFromTheirLines) {
   EXPECT_EQ(to_line(view, ""), to_line(of_view, ""));
   std::string of_before = to_line(of_view, "");  // of a run that an older program trains
   const size_t begin = of_before.find("\"ranks\":"), end = of_before.find("\"tokens_per_second\":100");
-  const ControlReply before = parse_reply(of_before.erase(begin, end - begin));
+  of_before.erase(begin, end - begin);
+  const std::string emulated = "\"emulated\":true,";
+  const ControlReply before = parse_reply(of_before.erase(of_before.find(emulated), emulated.size()));
   EXPECT_TRUE(before.view->ranks.empty() && before.view->events.empty());
+  EXPECT_FALSE(before.view->run.emulated);
 
   ControlReply refused;
   refused.error = ControlError{ControlErrorCode::refused, "two\nlines", {{"jobs.yaml", 3, "jobs[0].name", "is taken"}}};

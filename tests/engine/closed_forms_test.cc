@@ -1,4 +1,4 @@
-// MuxTune's gains by orchestration in closed form (reference MX-39), on ranks of a device that is not there whose clock stands still
+// Gains by orchestration in closed form, MuxTune's (reference MX-39) and mLoRA's (ML-8), on ranks of a device that is not there whose clock stands still
 // unless it is busy: threads, messages and sums of the engine, exact times.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 
 #include "engine/rank_rounds.h"
 #include "engine/rank_threads.h"
+#include "schedule/pipeline/lorapp.h"
 
 namespace cotune {
 namespace {
@@ -48,9 +49,9 @@ std::vector<RandomJob> equal_jobs(int64_t count, int64_t microbatches) {
   return jobs;
 }
 
-/// One step of the jobs together, on a pipeline of stages that take as long forward as backward.
-double pipeline_seconds(RankThreads& ranks, const ModelConfig& config, const std::vector<RandomJob>& jobs, RankOrder order) {
-  Rounds rounds = rounds_of(jobs, config, small_microbatches(), 1);
+/// So many steps of the jobs together, without a flush, on a pipeline of stages that take as long forward as backward.
+double pipeline_seconds(RankThreads& ranks, const ModelConfig& config, const std::vector<RandomJob>& jobs, RankOrder order, int64_t steps = 1) {
+  Rounds rounds = rounds_of(jobs, config, small_microbatches(), steps);
   const auto stage_s = static_cast<double>(2 * config.layer_count / ranks.layout().rank_count());
   const auto equal = [&](const StepPlan&, size_t, size_t) { return StageCost{.forward_s = stage_s, .backward_s = stage_s, .kept_bytes = 1}; };
   ranks.run(plan_ranks(rounds.plans, ranks.layout(), equal, {.order = order, .cluster = {}, .bytes_per_token = {1, 1}}), rounds.rounds);
@@ -76,6 +77,17 @@ TEST(ClosedForms, OfTheTemplateOverTaskByTask1F1BHoldOnRanks) {
       EXPECT_LE(gain, (c + s - 1) / c * (1 + 1e-9)) << "the limit of many tasks";
     }
   }
+}
+
+TEST(ClosedForms, OfLorappOverOneAdapterHoldOnRanks) {
+  const ModelConfig config = kernel_friendly_config(4);
+  constexpr int64_t steps = 12;
+  RankThreads ranks(Backbone::emulated(config, at::kFloat, {}, standing_device([](int64_t, int64_t) { return 0.0; })), even_layout(config, 2), 1);
+  const auto seconds = [&](int64_t adapters) { return pipeline_seconds(ranks, config, equal_jobs(adapters, 1), RankOrder::lorapp, steps); };
+  const double gain = 2 * seconds(1) / seconds(2), expected = lorapp_speedup(2, 2, 1);
+  EXPECT_NEAR(gain, expected, within * expected) << "but for filling and emptying the pipeline";
+  EXPECT_LE(gain, expected);
+  EXPECT_GE(gain, 1.6) << "ML-8";
 }
 
 /// Tasks of a microbatch each on two ranks that divide all layers.

@@ -211,6 +211,23 @@ TEST_F(RanksAsThreads, SendTheMessagesOfTheirListsAndNoOthers) {
   }
 }
 
+/// mLoRA §3.2: what the last stage has just computed forward it computes backward before anything else.
+TEST_F(RanksAsThreads, KeepLessOnTheLastStageWhereBackwardsGoFirst) {
+  install_counting_allocator();
+  std::vector<RandomJob> jobs;
+  for (uint64_t i = 0; i < 4; ++i) jobs.push_back(lora_job("job", i, 4, 0, {"all-linear"}, {200}));
+  RankThreads ranks(backbone, even_layout(config, 2), 1);
+  const auto peak_of_last_stage = [&](bool backward_first) {
+    Rounds rounds = rounds_of(jobs, config, small_microbatches, 2);
+    const PipelineWork work = work_of(rounds.plans, ranks.layout(), one_unit, {8, 8});
+    ranks.run(plan_in_order(rounds.plans, ranks.layout(), work, lorapp(work, {}, backward_first)), rounds.rounds);
+    return ranks.times().peak_bytes.at(1);
+  };
+  const int64_t forward_first = peak_of_last_stage(false), backward_first = peak_of_last_stage(true);
+  EXPECT_GT(backward_first, 0);
+  EXPECT_LT(backward_first, forward_first);
+}
+
 TEST_F(RanksAsThreads, LeaveAJobAloneFromTheStepOnThatIsNotFinite) {
   // Two steps without a flush: the gradient of a job's first is not finite; the second, which would be, must not be made either.
   const std::vector<RandomJob> jobs{lora_job("sound", 1, 4, 0, {"all-linear"}, {30, 20}),

@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <future>
 #include <sstream>
+#include <thread>
 
 #include "base/random.h"
 #include "engine/process_ranks.h"
@@ -48,6 +50,17 @@ Held held_now() {
 
 std::ostream& operator<<(std::ostream& out, const Held& held) {
   return out << held.threads << " threads, " << held.descriptors << " descriptors";
+}
+
+/// Waits until it has no more than before: a thread that has been joined may be counted a moment longer.
+void expect_no_more_than(const Held& before, int64_t swaps) {
+  const auto is_more = [&](const Held& held) { return held.threads > before.threads || held.descriptors > before.descriptors; };
+  Held held = held_now();
+  for (int i = 0; i < 200 && is_more(held); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    held = held_now();
+  }
+  EXPECT_FALSE(is_more(held)) << held << " after " << swaps << " swaps, before " << before;
 }
 
 TEST(SwappedDivisions, OneHundredTimesLeaveTheAdaptersOfOneRankAndNothingElse) {
@@ -118,7 +131,8 @@ TEST(SwappedDivisions, GoOnWithJobsThatComePauseAndLeave) {
   expect_equal_adapters(swapped, one, specs);
 }
 
-/// Ranks with weights of their own, which read what they lack.
+/// Ranks with weights of their own, which read what they lack, and make their groups anew. Leader and followers are threads here, so what
+/// this process has is what all of them have.
 TEST(SwappedDivisions, OfProcessesLeaveTheAdaptersOfOneRank) {
   SKIP_ON_A_DEVICE() << "processes of this test compute on the CPU";
   const std::vector<JobSpec> specs = mixed_jobs(12);
@@ -143,14 +157,28 @@ TEST(SwappedDivisions, OfProcessesLeaveTheAdaptersOfOneRank) {
   options.policy.token_budget = 256;
   options.rounds_at_once = 2;
   options.rank_group = std::shared_ptr<RankGroup>(&processes.leader(), [](RankGroup*) {});
+  constexpr int64_t swaps_at_once = 29;  // so that rounds run in every division in turn
   size_t now = 0;
+  int64_t swaps = 0, first_look = 0, last_look = 0;
+  Held at_first;
   options.between_rounds = [&](Trainer& trainer) {
     if (std::ranges::any_of(trainer.jobs(), [](const auto& job) { return job->is_selecting(); })) return;
-    now = (now + 1) % divisions.size();
-    EXPECT_TRUE(trainer.swap_division(divisions[now], "a test", ""));
+    for (int64_t i = 0; i < swaps_at_once; ++i) {
+      now = (now + 1) % divisions.size();
+      EXPECT_TRUE(trainer.swap_division(divisions[now], "a test", ""));
+      ++swaps;
+      if (now != 0 || swaps <= swaps_at_once) continue;  // rounds have run in two divisions, and this is the first one again
+      if (first_look == 0) {
+        first_look = swaps;
+        at_first = held_now();
+      }
+      last_look = swaps;
+      expect_no_more_than(at_first, swaps);
+    }
   };
   const RunSummary summary = swapped.trainer(specs, options)->run();
-  EXPECT_GT(summary.swaps.size(), divisions.size());
+  EXPECT_EQ(summary.swaps.size(), static_cast<size_t>(swaps));
+  EXPECT_GE(last_look - first_look, 100);
   EXPECT_EQ(summary.ranks.size(), 2u);
   expect_equal_adapters(swapped, one, specs);
   for (const std::string& why : processes.end()) EXPECT_EQ(why, "");

@@ -105,6 +105,12 @@ TEST_F(RunFiles, OfARunThatHasEndedSayHow) {
   EXPECT_TRUE(view.ranks.empty());
 }
 
+TEST_F(RunFiles, SayWhetherARunIsEmulated) {
+  EXPECT_FALSE(view_of(read_run_log(folder), true).run.emulated);
+  write("run.json", nlohmann::json{{"configuration", configuration}, {"compute_dtype", "float"}, {"emulated", "cluster.yaml"}}.dump());
+  for (const bool is_trained : {false, true}) EXPECT_TRUE(view_of(read_run_log(folder), is_trained).run.emulated);
+}
+
 TEST_F(RunFiles, SayWhatASweepComparesAJobBy) {
   const auto evaluation = [](int step, double loss, bool best) {
     return nlohmann::json{{"event", "evaluation"}, {"job", "sql"}, {"step", step}, {"loss", loss}, {"accuracy", loss / 10}, {"best", best}, {"seconds", 1}}.dump() + "\n";

@@ -81,6 +81,7 @@ TEST(RunPage, ComparesNoCandidateOfASweepByWhatItStartedAs) {
 TEST(RunPage, SaysWhatTheRunIsAtAsStatusDoes) {
   EXPECT_THAT(run_page({.folder = "/run"}, "killed"), HasSubstr("<b>not running, and it did not end</b><span>the run</span>"));
   EXPECT_THAT(run_page({.folder = "/run"}, "interrupted"), HasSubstr("<b>stopped and saved</b>"));
+  EXPECT_THAT(run_page({.folder = "/run", .emulated = true}, "interrupted"), HasSubstr("<b>stopped</b>"));
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
+#include <string>
 
 #include "watch/screen_text.h"
 
@@ -203,6 +205,26 @@ TEST(RunScreen, SaysInAnyWindowWhatARunIsAt) {
   EXPECT_EQ(run_screen(view, {.columns = 60}).front(), "cotune · stopped and saved; --resume goes on with it");
   EXPECT_EQ(run_screen(view, {.columns = 40}).front(), "cotune · stopped and saved");
   EXPECT_EQ(run_screen(view, {.columns = 20}).front(), "cotune · stopped an…");
+}
+
+TEST(RunScreen, SaysThatARunIsEmulatedAndNotThatItIsSavedOrGoesOn) {
+  RunView view = a_run(2);
+  view.run.emulated = true;
+  const std::map<std::string, std::string> titles{{"training", "training"},
+                                                  {"stopping", "stops"},
+                                                  {"interrupted", "stopped"},
+                                                  {"killed", "not running, and it did not end"}};
+  for (const auto& [phase, text] : titles) {
+    view.run.phase = phase;
+    EXPECT_EQ(run_screen(view, {.columns = 64}).front().substr(0, std::string("cotune · emulated · " + text).size()), "cotune · emulated · " + text);
+    EXPECT_THAT(text_of(run_screen(view, {.columns = 100})), AllOf(Not(HasSubstr("save")), Not(HasSubstr("--resume"))));
+    EXPECT_FALSE(can_be_resumed(view.run));
+  }
+  view.run.emulated = false;
+  for (const char* phase : {"interrupted", "killed"}) {
+    view.run.phase = phase;
+    EXPECT_TRUE(can_be_resumed(view.run)) << phase;
+  }
 }
 
 TEST(RunScreen, OfMemoryShowsInANarrowWindowWhatIsUsed) {

@@ -14,10 +14,13 @@ namespace {
 
 constexpr size_t most_events = 32;  // as many as stand below a table
 
+/// Who asks may stand in another working directory.
+std::string absolute_text(const std::filesystem::path& path) { return std::filesystem::absolute(path).lexically_normal().string(); }
+
 /// Which checkpoint is the newest changes with these alone.
 std::string newest_checkpoint(const TrainingJob& job) {
   const std::optional<std::filesystem::path> newest = latest_checkpoint_if_there(job.folder());
-  return newest ? newest->string() : "";
+  return newest ? absolute_text(*newest) : "";
 }
 
 }  // namespace
@@ -37,7 +40,7 @@ void RunBoard::fill(JobReport& report, const TrainingJob& job) {
   }
   report.reason = state.status != JobStatus::waiting ? state.end_reason() : state.wait_reason.empty() ? "is about to start" : state.wait_reason;
   if (state.status != JobStatus::running) report.tokens_per_second = report.seconds_left = JobReport::unknown;
-  if (job.has_left_adapter()) report.adapter = (job.folder() / "adapter").string();
+  if (job.has_left_adapter()) report.adapter = absolute_text(job.folder() / "adapter");
 }
 
 void RunBoard::show(const TrainingJob& job, bool added) {
@@ -96,7 +99,7 @@ RunReport RunBoard::run() const {
 }
 
 RunReport RunBoard::report() const {
-  RunReport report{.pid = ::getpid(), .folder = folder_.string(), .stay = stay_, .rounds = rounds_, .seconds = seconds_};
+  RunReport report{.pid = ::getpid(), .folder = folder_.string(), .stay = stay_, .emulated = emulated_, .rounds = rounds_, .seconds = seconds_};
   report.phase = stopping_ ? "stopping" : idle_ ? "idle" : "training";
   for (const auto& [index, job] : jobs_) ++report.jobs[job.report.status];
   return report;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <filesystem>
 #include <map>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "control/protocol.h"
+#include "device/compute_device.h"
 #include "train/run_observer.h"
 #include "watch/trend.h"
 
@@ -18,9 +20,12 @@ namespace cotune {
 /// What a run and its jobs are at, for readers on other threads: they never wait for a round.
 class RunBoard : public RunObserver {
  public:
-  /// memory: whose it is, and its limit.
-  RunBoard(std::filesystem::path folder, bool stay, MemoryView memory)
-      : folder_(std::move(folder)), stay_(stay), memory_(std::move(memory)) {}
+  /// memory_limit_bytes: of the run; 0: none.
+  RunBoard(std::filesystem::path folder, bool stay, const ComputeDevice& device, int64_t memory_limit_bytes)
+      : folder_(std::move(folder)),
+        stay_(stay),
+        emulated_(device.is_emulated()),
+        memory_{.device = device.is_cpu() ? "cpu" : device.name, .limit_bytes = memory_limit_bytes} {}
 
   // From any thread.
   RunReport run() const;
@@ -61,7 +66,7 @@ class RunBoard : public RunObserver {
   static void fill(JobReport& report, const TrainingJob& job);
 
   std::filesystem::path folder_;
-  bool stay_;
+  bool stay_, emulated_;
   mutable std::mutex mutex_;
   std::map<int32_t, Shown> jobs_;
   MemoryView memory_;

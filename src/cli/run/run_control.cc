@@ -74,8 +74,7 @@ std::string changing_source(const Trainer& trainer, const std::filesystem::path&
 RunControl::RunControl(ControlledRun run)
     : run_(std::move(run)),
       stays_(run_.run.jobs_file.run.stay),
-      board_(std::filesystem::absolute(run_.folder).lexically_normal(), stays_,
-             {.device = run_.device.is_cpu() ? "cpu" : run_.device.name, .limit_bytes = run_.memory_limit_bytes}),
+      board_(std::filesystem::absolute(run_.folder).lexically_normal(), stays_, run_.device, run_.memory_limit_bytes),
       event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (event_.get() < 0) throw SystemError("cannot make an event");
 }
@@ -133,7 +132,10 @@ void RunControl::wake() const {
 void RunControl::take(ControlRequest request, ControlServer::Answer answer) {
   ControlReply reply;
   switch (request.action) {
-    case ControlAction::list: reply.jobs = board_.jobs(); break;
+    case ControlAction::list:
+      reply.jobs = board_.jobs();
+      reply.run = board_.run();
+      break;
     case ControlAction::view: reply.view = board_.view(); break;
     case ControlAction::drain:
       drained_ = true;
