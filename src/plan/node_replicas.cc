@@ -35,19 +35,48 @@ bool may_leave_rows_alone(const PlanOptions& options, const Configuration& shape
   return !is_packed && (shape.pipeline_stages == 1 || std::ranges::any_of(options.orders, goes_by_memory));
 }
 
-void NodeReplicas::find_configurations() {
-  int64_t tokens = 0;
-  for (const StepRow& row : rows_) tokens += row.tokens;
-  const auto mean_row = std::max<int64_t>(1, std::llround(static_cast<double>(tokens) / static_cast<double>(rows_.size())));
-  int64_t reach = 0;
+std::vector<ReplicaCandidate> NodeReplicas::candidates(int64_t most_row_chunk_tokens) const {
   ReplicaLimits limits = options_.replicas;
   limits.recompute = saving_.recompute;
   limits.most_shards = saving_.most_shards;
   limits.most_chunk_tokens = std::max(limits.most_chunk_tokens, whole_chunk_steps(longest_));
-  for (ReplicaCandidate& candidate :
-       replica_candidates(model_, jobs_, cluster_, group_, options_.dtype, limits, options_.measured)) {
-    Configuration& shape = candidate.configuration;
-    if (!may_leave_rows_alone(options_, shape)) shape.longest_row = 0;
+  limits.most_row_chunk_tokens = most_row_chunk_tokens;
+  std::vector<ReplicaCandidate> found = replica_candidates(model_, jobs_, cluster_, group_, options_.dtype, limits, options_.measured);
+  for (ReplicaCandidate& each : found) {
+    if (!may_leave_rows_alone(options_, each.configuration)) each.configuration.longest_row = 0;
+  }
+  return found;
+}
+
+std::string NodeReplicas::rejection(const ReplicaCandidate& candidate) const {
+  const int64_t chunk = candidate.configuration.chunk_tokens;
+  if (chunk == 0 || chunk >= least_budget(options_)) return candidate.reason;
+  return fmt::format("only {} tokens fit; a microbatch takes at least {}", chunk, least_budget(options_));
+}
+
+int64_t NodeReplicas::reach_of(const std::vector<ReplicaCandidate>& candidates) const {
+  int64_t reach = 0;
+  for (const ReplicaCandidate& each : candidates) {
+    if (rejection(each).empty()) reach = std::max(reach, each.configuration.reach());
+  }
+  return reach;
+}
+
+std::vector<ReplicaCandidate> NodeReplicas::candidates_for_rows() {
+  const int64_t budget = options_.token_budget;
+  std::vector<ReplicaCandidate> found = candidates(budget > 0 ? budget : ReplicaLimits().most_row_chunk_tokens);
+  if (budget > 0 || reach_of(found) >= longest_) return found;
+  cuts_rows_small_ = true;
+  return candidates(whole_chunk_steps(least_budget(options_)));
+}
+
+void NodeReplicas::find_configurations() {
+  int64_t tokens = 0;
+  for (const StepRow& row : rows_) tokens += row.tokens;
+  const auto mean_row = std::max<int64_t>(1, std::llround(static_cast<double>(tokens) / static_cast<double>(rows_.size())));
+  const std::vector<ReplicaCandidate> candidates = candidates_for_rows();
+  for (const ReplicaCandidate& candidate : candidates) {
+    const Configuration& shape = candidate.configuration;
     ConsideredConfiguration& shown = considered_.emplace_back(
         ConsideredConfiguration{.nodes = group_.name,
                                 .tensor_parallel = shape.tensor_parallel,
@@ -61,19 +90,14 @@ void NodeReplicas::find_configurations() {
                                 .memory = candidate.memory,
                                 .chunk_s = candidate.chunk_s,
                                 .overflow = candidate.overflow,
-                                .rejected_for = candidate.reason});
-    if (shape.chunk_tokens > 0 && shape.chunk_tokens < least_budget(options_)) {
-      shown.rejected_for = fmt::format("only {} tokens fit; a microbatch takes at least {}",
-                                       shape.chunk_tokens, least_budget(options_));
-    }
+                                .rejected_for = rejection(candidate)});
     if (!shown.rejected_for.empty()) continue;
-    reach = std::max(reach, shape.reach());
     configurations_.push_back(shape);
     place_in_considered_.push_back(considered_.size() - 1);
   }
   if (configurations_.empty()) {
     no_deployment_ = "out of memory: no configuration fits on the devices";
-  } else if (reach < longest_) {
+  } else if (const int64_t reach = reach_of(candidates); reach < longest_) {
     no_deployment_ =
         fmt::format("out of memory: no configuration holds rows of {} tokens, at most {}", longest_, reach);
   } else {
@@ -115,9 +139,7 @@ std::optional<ReplicaChoice> NodeReplicas::slowest_of(size_t configuration, cons
   const std::vector<int64_t> one = {shape.devices()};
   const auto placed = place_replicas(one, group_);
   if (!placed) return std::nullopt;
-  PlannedReplica empty = empty_replica(shape, placed->front(), 0);
-  empty.rows = rows[slowest];
-  return planner_.estimate(empty);
+  return planner_.estimate(replica_with(shape, placed->front(), 0, rows[slowest]));
 }
 
 bool NodeReplicas::holds_all_rows(const std::vector<int64_t>& replicas) const {
@@ -167,7 +189,7 @@ double NodeReplicas::exchange_s(const std::vector<int64_t>& replicas) {
     const auto [found, is_new] = exchanged_.try_emplace(i);
     if (is_new) {
       const std::vector<PlannedDevice> nowhere(static_cast<size_t>(shape.devices()));
-      found->second = exchanged_parameters(empty_replica(shape, nowhere, 0), model_, jobs_);
+      found->second = exchanged_parameters(replica_with(shape, nowhere, 0, {}), model_, jobs_);
     }
     most = std::max(most, found->second);
     count += replicas[i] * shape.shards;
@@ -176,8 +198,8 @@ double NodeReplicas::exchange_s(const std::vector<int64_t>& replicas) {
   return exchange_seconds(most, count, cluster_.link_of(group_, devices));
 }
 
-PlannedReplica NodeReplicas::empty_replica(const Configuration& shape,
-                                           const std::vector<PlannedDevice>& devices, int64_t copy) {
+PlannedReplica NodeReplicas::replica_with(const Configuration& shape, const std::vector<PlannedDevice>& devices, int64_t copy,
+                                          std::vector<StepRow> rows) {
   const auto stages = stages_.try_emplace(shape.name());
   if (stages.second) {
     stages.first->second =
@@ -189,7 +211,13 @@ PlannedReplica NodeReplicas::empty_replica(const Configuration& shape,
                          .divides_tokens = shape.divides_tokens,
                          .token_budget = shape.chunk_tokens,
                          .longest_row = shape.reach(),
-                         .shards = shape.shards};
+                         .shards = shape.shards,
+                         .rows = std::move(rows)};
+  if (cuts_rows_small_) {
+    // Longer rows than it was given need smaller microbatches than its plan may have.
+    replica.longest_row = shape.chunk_tokens;
+    for (const StepRow& row : replica.rows) replica.longest_row = std::max(replica.longest_row, row.tokens);
+  }
   auto next = devices.begin() + copy * shape.tensor_parallel * shape.pipeline_stages;
   for (const StageShape& stage : stages.first->second) {
     PlannedStage& planned = replica.stages.emplace_back(PlannedStage{.shape = stage});

@@ -64,12 +64,19 @@ class NodeReplicas {
   /// The replicas must hold all rows. Remembered: like replicas come with either system.
   const EstimatedDeployment& estimate(const std::vector<int64_t>& replicas);
 
-  /// One of the copies that stand on these devices, without rows.
-  PlannedReplica empty_replica(const Configuration& shape, const std::vector<PlannedDevice>& devices, int64_t copy);
+  /// One of the copies that stand on these devices, with these rows.
+  PlannedReplica replica_with(const Configuration& shape, const std::vector<PlannedDevice>& devices, int64_t copy, std::vector<StepRow> rows);
   ReplicaPlanner& planner() { return planner_; }
   const ReplicaPlanner& planner() const { return planner_; }
 
  private:
+  /// Every configuration; one whose order or sharing makes no chains has no longest_row.
+  std::vector<ReplicaCandidate> candidates(int64_t most_row_chunk_tokens) const;
+  /// candidates() with chunks as large as fit; where none of them holds the longest row, with the smallest that planning tries.
+  std::vector<ReplicaCandidate> candidates_for_rows();
+  /// Why nothing is made of a candidate, in words; "": it fits.
+  std::string rejection(const ReplicaCandidate& candidate) const;
+  int64_t reach_of(const std::vector<ReplicaCandidate>& candidates) const;
   void find_configurations();
   /// Makes the linear costs of a configuration those of the estimate, with the rows that fit.
   void calibrate(size_t configuration);
@@ -84,6 +91,7 @@ class NodeReplicas {
   MemorySaving saving_;
   std::vector<StepRow> rows_;
   int64_t longest_ = 0;
+  bool cuts_rows_small_ = false;  ///< rows are held by the smallest chunks only
   std::string no_deployment_;
   std::vector<Configuration> configurations_;
   std::vector<ConsideredConfiguration> considered_;

@@ -256,8 +256,7 @@ std::vector<Alternative> NodesPlanner::simulate_deployment(System system, const 
   size_t r = 0;
   for (size_t unit = 0; unit < shapes.size(); ++unit) {
     for (int64_t copy = 0; copy < shapes[unit]->shards; ++copy, ++r) {
-      PlannedReplica empty = nodes_.empty_replica(*shapes[unit], (*placed)[unit], copy);
-      empty.rows = rows[r];
+      const PlannedReplica empty = nodes_.replica_with(*shapes[unit], (*placed)[unit], copy, rows[r]);
       std::vector<ReplicaChoice> choices = nodes_.planner().plan(empty, sharing, orders);
       for (size_t a = 0; a < result.size(); ++a) {
         if (choices[a].overflow.bytes > result[a].overflow.bytes) {

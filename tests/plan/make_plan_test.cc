@@ -434,6 +434,34 @@ TEST(MakePlan, DividesTokensExactlyWhereThatIsPredictedToBeFaster) {
   EXPECT_GT(whole, 2);
 }
 
+/// A microbatch as large as fits leaves no room for a row that is a chain of them; of smaller ones it does.
+TEST(MakePlan, HoldsARowInSmallerMicrobatchesThanTheLargestThatFit) {
+  const ModelConfig model = model_preset("tinyllama-1.1b");
+  const std::vector<JobShape> jobs = {job_of(model, 0, 8, {2048}, 8), job_of(model, 1, 8, {128}, 8)};
+  PlanOptions options;
+  options.sharing = {Sharing::hybrid};
+  options.orders = {PipelineOrder::automatic};
+  options.recompute = Recompute::never;
+  options.savings.clear();
+  int64_t held_by_smaller = 0;
+  for (int percent = 40; percent < 80; percent += 2) {
+    SCOPED_TRACE(percent);
+    ClusterSpec cluster = cluster_of(1, 1, "A100-40", 0.002 * percent);
+    cluster.nodes[0].device.usable_memory = 1;
+    const PlanningResult result = make_plan(model, cluster, jobs, options);
+    ReplicaPlanner planner(model, cluster, cluster.nodes[0], jobs, options, false);
+    PlannedReplica replica{.tensor_parallel = 1, .token_budget = least_budget(options), .rows = typical_step(jobs)};
+    replica.stages = {{.shape = {0, model.layer_count, true, true, 1}, .devices = {{"n", 0, 0}}}};
+    const bool fits = planner.plan(replica, Sharing::hybrid, {PipelineOrder::automatic}).front().fits();
+    EXPECT_EQ(result.plan() != nullptr, fits) << result.advice;
+    if (result.plan() == nullptr) continue;
+    const PlannedReplica& planned = result.plan()->replicas.front();
+    EXPECT_GE(planned.longest_row, 2048);
+    held_by_smaller += result.configurations.front().chunk_tokens < 2048;
+  }
+  EXPECT_GT(held_by_smaller, 1);
+}
+
 TEST(MakePlan, TriesShardedWeightsOnEveryClusterOfSeveralDevices) {
   const ModelConfig model = model_preset("llama-2-13b");
   const auto [cluster, jobs] = tight_problem(8, 4096);

@@ -111,7 +111,8 @@ class CandidateBuilder {
     const Fullest at = with_chunks(std::max(chunk_step, chunk));
     candidate.memory = candidate.row_memory = at.memory;
     if (chunk > 0) {
-      const auto with_row = [&](int64_t tokens) { return fullest_with_row(stages, prices, sharding, tokens, chunk); };
+      const int64_t row_chunk = std::min(chunk, limits_.most_row_chunk_tokens);
+      const auto with_row = [&](int64_t tokens) { return fullest_with_row(stages, prices, sharding, tokens, row_chunk); };
       candidate.configuration.longest_row = most_that_fit(std::max(limits_.most_chunk_tokens, limits_.most_row_tokens), with_row);
       candidate.row_memory = with_row(candidate.configuration.longest_row).memory;
     }

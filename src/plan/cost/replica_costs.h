@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ inline int64_t whole_chunk_steps(int64_t tokens) { return (tokens + chunk_step -
 struct ReplicaLimits {
   int64_t most_chunk_tokens = 16384;  ///< a chunk needs no more even where memory would allow it
   int64_t most_row_tokens = 0;        ///< nor does a row, which needs as many as a chunk at least
+  int64_t most_row_chunk_tokens = std::numeric_limits<int64_t>::max();  ///< of the chunks that a longer row is cut into; no more than fit as chunk_tokens
   int64_t most_devices = 64;          ///< of one replica
   std::vector<int64_t> tensor_degrees;  ///< that are looked at; empty: all
   int64_t pipeline_stages = 0;        ///< the only number of stages that is looked at, wherever replicas of it stand; 0: the usual ones
@@ -41,8 +43,8 @@ struct ReplicaCandidate {
 
 /// Every <TP, PP> on like devices: TP divides the model (can_be_sharded), PP is at most the layers, and TP·PP is a usual size of
 /// replicas on these nodes (is_usual_size). chunk_tokens is the most that
-/// leaves every stage within the device's usable memory under 1F1B (S − s chunks in flight), longest_row with one row alone, of such chunks where it is
-/// longer than one, in steps of 64 tokens.
+/// leaves every stage within the device's usable memory under 1F1B (S − s chunks in flight), longest_row with one row alone, of such chunks (or of
+/// most_row_chunk_tokens, whose workspace is smaller) where it is longer than one, in steps of 64 tokens.
 /// With may_divide_tokens each of TP above 1 is followed by the one whose ranks divide the tokens, too.
 /// Each of them also with its weights sharded over 2, 4, … up to most_shards copies, where these fit most_devices: gathered
 /// over the node's link where all copies are in one node, else over the network.
