@@ -13,7 +13,7 @@
 namespace cotune {
 namespace {
 
-/// A way to hold the longest row, were memory without end, and a pipeline's least microbatches.
+/// A way to hold the longest row, were memory without end, and as many microbatches as a pipeline needs.
 struct Need {
   ReplicaCandidate candidate;
   bool recompute = false;
@@ -93,18 +93,28 @@ class Adviser {
     return text;
   }
 
+  /// Tokens of the microbatches that the longest row is cut into: the smallest, and all of it. The second may take less, for a chain keeps
+  /// gradients of keys and values.
+  std::vector<int64_t> row_chunks() const {
+    const int64_t least = whole_chunk_steps(least_budget(options_)), whole = whole_chunk_steps(longest_);
+    if (options_.token_budget > 0) return {std::min(whole_chunk_steps(options_.token_budget), whole)};
+    return least < whole ? std::vector{least, whole} : std::vector{least};
+  }
+
   /// For the longest row alone; `times`: as many devices a replica as the limit says. Plain ones first.
   std::vector<Need> needs(const ClusterSpec& cluster, const NodeGroup& group, int64_t times) const {
     NodeGroup roomy = group;
     roomy.device.memory_bytes = int64_t{1} << 60;
     std::vector<Need> all;
     for (const MemorySaving& saving : savings_) {
-      ReplicaLimits limits = limits_with(saving);
-      limits.most_chunk_tokens = whole_chunk_steps(least_budget(options_));
-      limits.most_row_tokens = whole_chunk_steps(longest_);
-      limits.most_devices *= times;
-      for (ReplicaCandidate& each : replica_candidates(model_, jobs_, cluster, roomy, options_.dtype, limits)) {
-        all.push_back({std::move(each), saving.recompute});
+      for (const int64_t tokens : row_chunks()) {
+        ReplicaLimits limits = limits_with(saving);
+        limits.most_chunk_tokens = tokens;
+        limits.most_row_tokens = whole_chunk_steps(longest_);
+        limits.most_devices *= times;
+        for (ReplicaCandidate& each : replica_candidates(model_, jobs_, cluster, roomy, options_.dtype, limits)) {
+          all.push_back({std::move(each), saving.recompute});
+        }
       }
     }
     return all;
@@ -140,6 +150,7 @@ class Adviser {
     for (const MemorySaving& saving : savings_) {
       ReplicaLimits limits = limits_with(saving);
       limits.most_chunk_tokens = std::max({limits.most_chunk_tokens, options_.token_budget, whole_chunk_steps(longest_)});
+      limits.most_row_chunk_tokens = whole_chunk_steps(least_budget(options_));
       for (const ReplicaCandidate& each :
            replica_candidates(model_, jobs_, cluster_, group, options_.dtype, limits)) {
         reach.row_tokens = std::max(reach.row_tokens, each.configuration.reach());

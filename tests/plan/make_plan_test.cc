@@ -566,6 +566,29 @@ TEST(MakePlan, SaysWhatWouldFitWhereNothingDoes) {
   EXPECT_TRUE(make_plan(model, cluster_of(4, 1, "A40"), jobs).chosen.has_value());
 }
 
+/// In one microbatch a row may take less than as a chain of small ones.
+TEST(MakePlan, NeedsTheMemoryThatItSaysAndNoLess) {
+  for (const auto& [name, tokens] : {std::pair("tinyllama-1.1b", 2048), std::pair("llama-2-7b", 4096)}) {
+    SCOPED_TRACE(name);
+    const ModelConfig model = model_preset(name);
+    const std::vector<JobShape> jobs = {job_of(model, 0, 8, {tokens}, 8), job_of(model, 1, 8, {128}, 8)};
+    PlanOptions options;
+    options.sharing = {Sharing::hybrid};
+    options.orders = {PipelineOrder::automatic};
+    const auto planned = [&](double gib) {
+      ClusterSpec cluster = cluster_of(1, 1, "A100-40", gib / 40);
+      cluster.nodes[0].device.usable_memory = 1;
+      return make_plan(model, cluster, jobs, options);
+    };
+    const std::string advice = planned(0.1).advice;
+    const std::string before = "need at least ";
+    ASSERT_THAT(advice, HasSubstr(before));
+    const double needed = std::stod(advice.substr(advice.find(before) + before.size()));
+    EXPECT_NE(planned(1.01 * needed).plan(), nullptr) << advice;
+    EXPECT_EQ(planned(0.98 * needed).plan(), nullptr) << advice;
+  }
+}
+
 TEST(MakePlan, SaysOfNumbersOfNodesThatAreNoPowersOfTwoTooThatTheyWouldDo) {
   const ModelConfig model = model_preset("llama-2-70b");
   const std::vector<JobShape> jobs = {job_of(model, 0, 8, {512}, 16)};
