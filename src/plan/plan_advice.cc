@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "base/counted.h"
 #include "base/quantity_text.h"
@@ -47,7 +49,8 @@ class Adviser {
 
   std::string on(const NodeGroup& group) const {
     const int64_t limit = group.device.usable_bytes();
-    const Reach reach = longest_that_fits(group);
+    const Reach reach = longest_that_fits(group, std::max({options_.replicas.most_chunk_tokens, options_.token_budget, whole_chunk_steps(longest_)}),
+                                          whole_chunk_steps(least_budget(options_)));
     if (reach.row_tokens >= longest_ && reach.tokens >= atom_tokens) return smaller_microbatches(group, reach);
     std::string text;
     const std::vector<Need> all = needs(cluster_, group, 1);
@@ -66,8 +69,10 @@ class Adviser {
                           counted(fewest->devices(), "device"), fewest->name(), counted(nodes, "node"), group.count,
                           network.empty() ? "" : fmt::format(", over {}, which is assumed", network), bytes_text(fewest->bytes()));
     }
-    if (reach.row_tokens >= atom_tokens && reach.row_tokens < longest_) {
-      text += fmt::format("  {}: as it is, rows of up to {} tokens fit (data.max_length).\n", group.name, reach.row_tokens);
+    const int64_t budget = options_.token_budget;
+    const int64_t row_tokens = budget > 0 ? longest_that_fits(group, budget, budget).row_tokens : reach.row_tokens;
+    if (row_tokens >= atom_tokens && row_tokens < longest_) {
+      text += fmt::format("  {}: as it is, rows of up to {} tokens fit (data.max_length).\n", group.name, row_tokens);
     }
     return text;
   }
@@ -87,10 +92,17 @@ class Adviser {
       text += fmt::format("  {}: run.chunk_size is {}; {} or less would do.\n", group.name, options_.chunk_size, reach.tokens);
     } else if (std::ranges::all_of(options_.sharing, [](Sharing each) { return each == Sharing::batch_all; })) {
       text += fmt::format("  {}: run.sharing batch-all puts all rows of a step into one microbatch; hybrid, temporal and separate make smaller ones.\n", group.name);
-    } else if (options_.token_budget > reach.tokens) {
-      text += fmt::format("  {}: run.token_budget is {}; {} or less would do.\n", group.name, options_.token_budget, reach.tokens);
+    } else if (const auto [least, most] = budgets(reach); options_.token_budget > 0 && (options_.token_budget < least || options_.token_budget > most)) {
+      text += fmt::format("  {}: run.token_budget is {}; {} would do.\n", group.name, options_.token_budget,
+                          least < most ? fmt::format("{} to {}", least, most) : std::to_string(least));
     }
     return text;
+  }
+
+  /// Token budgets with which the longest row fits: those that take it in one microbatch, or the smallest, of which it is a chain.
+  std::pair<int64_t, int64_t> budgets(const Reach& reach) const {
+    if (reach.tokens >= longest_) return {longest_, reach.tokens};
+    return {least_budget(options_), least_budget(options_)};
   }
 
   /// Tokens of the microbatches that the longest row is cut into: the smallest, and all of it. The second may take less, for a chain keeps
@@ -145,12 +157,13 @@ class Adviser {
     return std::nullopt;
   }
 
-  Reach longest_that_fits(const NodeGroup& group) const {
+  Reach longest_that_fits(const NodeGroup& group, int64_t most_chunk_tokens, int64_t most_row_chunk_tokens) const {
     Reach reach;
     for (const MemorySaving& saving : savings_) {
       ReplicaLimits limits = limits_with(saving);
-      limits.most_chunk_tokens = std::max({limits.most_chunk_tokens, options_.token_budget, whole_chunk_steps(longest_)});
-      limits.most_row_chunk_tokens = whole_chunk_steps(least_budget(options_));
+      limits.most_chunk_tokens = most_chunk_tokens;
+      limits.most_row_tokens = whole_chunk_steps(longest_);
+      limits.most_row_chunk_tokens = most_row_chunk_tokens;
       for (const ReplicaCandidate& each :
            replica_candidates(model_, jobs_, cluster_, group, options_.dtype, limits)) {
         reach.row_tokens = std::max(reach.row_tokens, each.configuration.reach());

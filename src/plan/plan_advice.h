@@ -12,7 +12,8 @@ namespace cotune {
 /// In words and numbers: the configuration of the cluster that needs the least memory per device for the longest row, how much
 /// that is, of what there is, and its largest term; the fewest nodes of each kind on which some configuration fits, up to 64
 /// times as many; and the longest rows that fit as it is. Where the longest row fits, and only the rows that `options` have beside it
-/// in a microbatch do not: the largest microbatch that fits, and which option asks for more. Recomputation and sharded weights, as
+/// in a microbatch do not, or run.token_budget cuts it where it would fit whole: the largest microbatch that fits, and which option asks for
+/// another. Recomputation and sharded weights, as
 /// options.savings has them, are among the configurations.
 std::string advise(const ModelConfig& model, const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
                    const PlanOptions& options);

@@ -622,7 +622,7 @@ TEST(MakePlan, SaysWhichMicrobatchesFitWhereRowsDo) {
   ASSERT_FALSE(large.chosen.has_value());
   const int64_t reach = large.configurations[0].chunk_tokens;
   EXPECT_EQ(large.advice, fmt::format("  n: rows of 2048 tokens fit; a microbatch may have up to {0} tokens, as <1,1>.\n"
-                                      "  n: run.token_budget is 65536; {0} or less would do.\n", reach));
+                                      "  n: run.token_budget is 65536; 2048 to {0} would do.\n", reach));
   options.token_budget = reach;  // what it says holds
   EXPECT_TRUE(make_plan(model, cluster, jobs, options).chosen.has_value());
 
@@ -637,6 +637,23 @@ TEST(MakePlan, SaysWhichMicrobatchesFitWhereRowsDo) {
     options.sharing = {sharing};
     EXPECT_TRUE(make_plan(model, cluster, jobs, options).chosen.has_value()) << static_cast<int>(sharing);
   }
+}
+
+/// Whole it fits; a chain of it keeps gradients of keys and values besides.
+TEST(MakePlan, SaysOfATokenBudgetThatCutsTheLongestRowWhichWouldDo) {
+  const ModelConfig model = model_preset("llama-2-7b");
+  ClusterSpec cluster = cluster_of(1, 1, "A100-40", 16.45 / 40);
+  cluster.nodes[0].device.usable_memory = 1;
+  const std::vector<JobShape> jobs = {job_of(model, 0, 8, {4096}, 8), job_of(model, 1, 8, {128}, 8)};
+  PlanOptions options;
+  options.sharing = {Sharing::hybrid};
+  options.orders = {PipelineOrder::automatic};
+  options.token_budget = 2048;
+  const PlanningResult cut = make_plan(model, cluster, jobs, options);
+  ASSERT_EQ(cut.plan(), nullptr);
+  EXPECT_THAT(cut.advice, testing::ContainsRegex("n: run.token_budget is 2048; 4096 to [0-9]+ would do"));
+  options.token_budget = 4096;
+  EXPECT_NE(make_plan(model, cluster, jobs, options).plan(), nullptr) << cut.advice;
 }
 
 TEST(MakePlan, SaysOfADeploymentThatWasLookedForThatThePlanHasIt) {
