@@ -48,10 +48,27 @@ class Adviser {
   }
 
   std::string on(const NodeGroup& group) const {
-    const int64_t limit = group.device.usable_bytes();
     const Reach reach = longest_that_fits(group, std::max({options_.replicas.most_chunk_tokens, options_.token_budget, whole_chunk_steps(longest_)}),
                                           whole_chunk_steps(least_budget(options_)));
-    if (reach.row_tokens >= longest_ && reach.tokens >= atom_tokens) return smaller_microbatches(group, reach);
+    std::string text = reach.row_tokens >= longest_ && reach.tokens >= atom_tokens ? smaller_microbatches(group, reach) : more_memory(group, reach);
+    if (is_packed()) {
+      text += fmt::format("  {}: run.sharing batch-all puts all rows of a step into one microbatch; this holds under hybrid, temporal and separate, "
+                          "which make smaller ones.\n", group.name);
+    }
+    return text;
+  }
+
+ private:
+  /// The largest microbatch that fits, and on which configuration; and the longest row, on any.
+  struct Reach {
+    int64_t tokens = 0;
+    std::string name;
+    int64_t row_tokens = 0;
+  };
+
+  /// Where no configuration has room for the longest row.
+  std::string more_memory(const NodeGroup& group, const Reach& reach) const {
+    const int64_t limit = group.device.usable_bytes();
     std::string text;
     const std::vector<Need> all = needs(cluster_, group, 1);
     const auto least =
@@ -77,22 +94,17 @@ class Adviser {
     return text;
   }
 
- private:
-  /// The largest microbatch that fits, and on which configuration; and the longest row, on any.
-  struct Reach {
-    int64_t tokens = 0;
-    std::string name;
-    int64_t row_tokens = 0;
-  };
+  bool is_packed() const {
+    return std::ranges::all_of(options_.sharing, [](Sharing each) { return each == Sharing::batch_all; });
+  }
 
   /// Where the longest row fits, rows beside it are too many.
   std::string smaller_microbatches(const NodeGroup& group, const Reach& reach) const {
     std::string text = fmt::format("  {}: rows of {} tokens fit; a microbatch may have up to {} tokens, as {}.\n", group.name, longest_, reach.tokens, reach.name);
     if (least_budget(options_) > reach.tokens) {
       text += fmt::format("  {}: run.chunk_size is {}; {} or less would do.\n", group.name, options_.chunk_size, reach.tokens);
-    } else if (std::ranges::all_of(options_.sharing, [](Sharing each) { return each == Sharing::batch_all; })) {
-      text += fmt::format("  {}: run.sharing batch-all puts all rows of a step into one microbatch; hybrid, temporal and separate make smaller ones.\n", group.name);
-    } else if (const auto [least, most] = budgets(reach); options_.token_budget > 0 && (options_.token_budget < least || options_.token_budget > most)) {
+    } else if (const auto [least, most] = budgets(reach);
+               !is_packed() && options_.token_budget > 0 && (options_.token_budget < least || options_.token_budget > most)) {
       text += fmt::format("  {}: run.token_budget is {}; {} would do.\n", group.name, options_.token_budget,
                           least < most ? fmt::format("{} to {}", least, most) : std::to_string(least));
     }

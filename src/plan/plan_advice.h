@@ -13,8 +13,8 @@ namespace cotune {
 /// that is, of what there is, and its largest term; the fewest nodes of each kind on which some configuration fits, up to 64
 /// times as many; and the longest rows that fit as it is. Where the longest row fits, and only the rows that `options` have beside it
 /// in a microbatch do not, or run.token_budget cuts it where it would fit whole: the largest microbatch that fits, and which option asks for
-/// another. Recomputation and sharded weights, as
-/// options.savings has them, are among the configurations.
+/// another. Recomputation and sharded weights, as options.savings has them, are among the configurations. All of it is said of rows that need share
+/// a microbatch with no other: where only batch-all is tried, which has them share it, the text says so.
 std::string advise(const ModelConfig& model, const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
                    const PlanOptions& options);
 

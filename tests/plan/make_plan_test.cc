@@ -656,6 +656,22 @@ TEST(MakePlan, SaysOfATokenBudgetThatCutsTheLongestRowWhichWouldDo) {
   EXPECT_NE(make_plan(model, cluster, jobs, options).plan(), nullptr) << cut.advice;
 }
 
+TEST(MakePlan, SaysUnderBatchAllWhichSharingTheRowsThatFitAreMeantFor) {
+  const ModelConfig model = model_preset("tinyllama-1.1b");
+  const ClusterSpec cluster = cluster_of(1, 1, "A40", 2.6 / 48);
+  const auto jobs = [&](int64_t longest) { return std::vector{job_of(model, 0, 2, {longest}, 8), job_of(model, 1, 8, {128}, 8)}; };
+  PlanOptions options;
+  options.sharing = {Sharing::batch_all};
+  const std::string advice = make_plan(model, cluster, jobs(8192), options).advice;
+  const std::string before = "as it is, rows of up to ";
+  ASSERT_THAT(advice, HasSubstr(before));
+  EXPECT_THAT(advice, HasSubstr("run.sharing batch-all puts all rows of a step into one microbatch; this holds under hybrid, temporal and separate"));
+  const int64_t reach = std::stoll(advice.substr(advice.find(before) + before.size()));
+  EXPECT_EQ(make_plan(model, cluster, jobs(reach), options).plan(), nullptr);
+  options.sharing = {Sharing::hybrid};
+  EXPECT_NE(make_plan(model, cluster, jobs(reach), options).plan(), nullptr) << advice;
+}
+
 TEST(MakePlan, SaysOfADeploymentThatWasLookedForThatThePlanHasIt) {
   const ModelConfig model = model_preset("llama-2-7b");
   const std::vector<JobShape> jobs = {job_of(model, 0, 512, {200, 1024}, 16), job_of(model, 1, 512, {300, 2048}, 16)};
