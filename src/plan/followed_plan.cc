@@ -6,6 +6,7 @@
 #include <set>
 
 #include "jobs/job_list.h"
+#include "plan/plan_origin.h"
 #include "schedule/microbatch.h"
 #include "schedule/pipeline/pipeline_work.h"
 
@@ -85,10 +86,8 @@ class Follower {
                             .hybrid_tasks = {},
                             .least_microbatches = planned.least_microbatches,
                             .jobs_of_buckets = {}};
-    const int64_t last = replica.layout.stages.back().last_layer;
-    if (run_.model != nullptr && last != run_.model->layer_count) {
-      refuse(field("stages"), fmt::format("must end at {}, the model's layers; got {}", run_.model->layer_count, last));
-    }
+    const std::string mistake = run_.model != nullptr ? mistake_in_layers(planned, *run_.model) : "";
+    if (!mistake.empty()) refuse(field("stages"), mistake);
     const int64_t least = plan_.layout == Layout::chunked ? std::max(atom_tokens, plan_.chunk_size) : atom_tokens;
     if (planned.token_budget < least) refuse(field("token_budget"), fmt::format("must be at least {}, got {}", least, planned.token_budget));
     if (plan_.sharing == Sharing::hybrid && same_jobs_) replica.hybrid_tasks = tasks_of(planned, field("hybrid_tasks"));

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -289,6 +290,22 @@ void check_shards(const Place& place, const std::vector<PlannedReplica>& replica
   }
 }
 
+/// No device is that of two ranks.
+void check_devices(const Place& place, const std::vector<PlannedReplica>& replicas) {
+  std::set<std::tuple<std::string, int64_t, int64_t>> seen;
+  const std::vector<Place> places = place.items(1);
+  for (size_t r = 0; r < replicas.size(); ++r) {
+    const std::vector<Place> stages = places[r].at("stages").items(1);
+    for (size_t s = 0; s < stages.size(); ++s) {
+      const std::vector<Place> devices = stages[s].at("devices").items(1);
+      for (size_t d = 0; d < devices.size(); ++d) {
+        const PlannedDevice& device = replicas[r].stages[s].devices[d];
+        if (!seen.emplace(device.nodes, device.node, device.device).second) devices[d].refuse("a device that stands nowhere else");
+      }
+    }
+  }
+}
+
 /// Under sharing hybrid every job that has rows on a replica is in one of its hybrid tasks.
 void check_tasks(const Place& place, const Plan& plan) {
   const std::vector<Place> places = place.items(1);
@@ -382,6 +399,7 @@ Plan plan_from_json(std::string_view text, const std::string& file_name) {
   for (const Place& replica : place.at("replicas").items(1))
     plan.replicas.push_back(replica_from(replica, plan.jobs.size()));
   check_shards(place.at("replicas"), plan.replicas);
+  check_devices(place.at("replicas"), plan.replicas);
   check_tasks(place.at("replicas"), plan);
   plan.predicted = step_from(place.at("predicted"));
   return plan;

@@ -26,7 +26,7 @@ nlohmann::ordered_json to_json(const Plan& plan);
 nlohmann::ordered_json to_json(const PredictedStep& step);
 
 /// Reads it strictly: every key must be there and no other, in its type and range; layers must follow one
-/// another from embedding to head, jobs and hybrid tasks must be of the plan. Throws UserError naming file,
+/// another from embedding to head, a device must be of one rank, jobs and hybrid tasks must be of the plan. Throws UserError naming file,
 /// field, what was found and what is accepted.
 Plan plan_from_json(std::string_view text, const std::string& file_name);
 

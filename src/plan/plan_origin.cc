@@ -26,6 +26,11 @@ void check_device(const PlannedDevice& device, const ClusterSpec& cluster) {
 
 }  // namespace
 
+std::string mistake_in_layers(const PlannedReplica& replica, const ModelConfig& model) {
+  const int64_t last = replica.layer_runs().back().last_layer;
+  return last == model.layer_count ? "" : fmt::format("must end at {}, the model's layers; got {}", model.layer_count, last);
+}
+
 void check_plan(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster, const std::vector<JobShape>& jobs) {
   if (plan.model_hash != hash_of(model)) {
     throw_user_error("model: the plan was made for another model: must be {}, the hash of this one, got {}; `cotune plan` makes one for this",
@@ -36,7 +41,10 @@ void check_plan(const Plan& plan, const ModelConfig& model, const ClusterSpec& c
   if (plan.jobs != names) {
     throw_user_error("jobs: the plan is of the jobs {}, the jobs file has {}", job_list(plan.jobs), job_list(names));
   }
-  for (const PlannedReplica& replica : plan.replicas) {
+  for (size_t r = 0; r < plan.replicas.size(); ++r) {
+    const PlannedReplica& replica = plan.replicas[r];
+    const std::string mistake = mistake_in_layers(replica, model);
+    if (!mistake.empty()) throw_user_error("replicas[{}].stages: {}", r, mistake);
     for (const PlannedStage& stage : replica.stages) {
       for (const PlannedDevice& device : stage.devices) check_device(device, cluster);
     }

@@ -1,5 +1,6 @@
 #include "cluster/plan_study.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -125,7 +126,7 @@ TEST(StudyPlan, SlowsTheReplicaOfASlowStageAndNoOther) {
 
 TEST(StudyPlan, RefusesWhatThePlanWasNotMadeFor) {
   Case problem(2);
-  const Plan plan = *make_plan(problem.model, problem.cluster, problem.jobs, problem.options).plan();
+  Plan plan = *make_plan(problem.model, problem.cluster, problem.jobs, problem.options).plan();
   const auto refusal = [&](const Disturbances& slow) {
     try {
       problem.study(plan, slow);
@@ -135,6 +136,10 @@ TEST(StudyPlan, RefusesWhatThePlanWasNotMadeFor) {
     return std::string("accepted");
   };
   EXPECT_THAT(refusal({{{.rank = 99, .factor = 2}}, {}}), HasSubstr("there is no rank 99; there are 0 to "));
+  const PlannedReplica whole = plan.replicas.back();
+  plan.replicas.back().stages.back().shape.last_layer -= 1;
+  EXPECT_EQ(refusal({}), fmt::format("replicas[{}].stages: must end at 22, the model's layers; got 21", plan.replicas.size() - 1));
+  plan.replicas.back() = whole;
   problem.jobs[1].name = "another";
   EXPECT_THAT(refusal({}), HasSubstr("the plan is of the jobs job-0, job-1, job-2, the jobs file has job-0, another, job-2"));
   problem.jobs[1].name = "job-1";

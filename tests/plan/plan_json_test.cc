@@ -29,6 +29,7 @@ Plan random_plan(uint64_t seed) {
   plan.chunk_size = 1 + below(500);
   plan.order = static_cast<PipelineOrder>(below(3));
   plan.recompute = static_cast<Recompute>(below(3));
+  int64_t devices = 0;
   const auto replicas = 1 + below(3);
   for (int64_t r = 0; r < replicas; ++r) {
     PlannedReplica& replica = plan.replicas.emplace_back();
@@ -44,7 +45,7 @@ Plan random_plan(uint64_t seed) {
       stage.shape = {layer, end, s == 0, s + 1 == stages, replica.tensor_parallel, replica.divides_tokens};
       layer = end;
       for (int64_t i = 0; i < replica.tensor_parallel; ++i)
-        stage.devices.push_back({"nodes-" + std::to_string(below(2)), below(9), below(9)});
+        stage.devices.push_back({"nodes-" + std::to_string(below(2)), below(9), devices++});
       stage.busy_s = number();
       stage.memory = {below(1 << 30), below(1 << 30), below(1 << 30), below(1 << 30)};
     }
@@ -61,7 +62,10 @@ Plan random_plan(uint64_t seed) {
     replica.bubble = uniform(seed, next++);
     if (below(3) == 0) {
       replica.shards = 2;
-      const PlannedReplica copy = replica;
+      PlannedReplica copy = replica;
+      for (PlannedStage& stage : copy.stages) {
+        for (PlannedDevice& device : stage.devices) device.device = devices++;
+      }
       plan.replicas.push_back(copy);
     }
   }
@@ -121,6 +125,10 @@ TEST(PlanJson, NamesFileFieldFoundAndAccepted) {
   bad = good;
   bad["replicas"][0]["shards"] = 9;
   EXPECT_THAT(refusal_of(bad), HasSubstr("plan.json: replicas[0].shards: must be as many as the like replicas in a row from here, "));
+  bad = good;
+  bad["replicas"].push_back(bad["replicas"][0]);
+  bad["replicas"].back()["shards"] = 1;
+  EXPECT_THAT(refusal_of(bad), HasSubstr(".stages[0].devices[0]: must be a device that stands nowhere else, got [\"nodes-"));
   bad = good;
   bad["jobs"].push_back("job-0");
   EXPECT_THAT(refusal_of(bad), HasSubstr("must be a name that stands nowhere else, got \"job-0\""));
