@@ -54,7 +54,10 @@ class SchedulingPolicy {
   virtual double rank(const JobFacts& job) const = 0;
   /// Compared before rank where tenants are told apart. Lower goes first.
   virtual bool orders_tenants() const { return false; }
+  /// Grows by one with every second of service, if it grows with it.
   virtual double tenant_rank(const TenantFacts&) const { return 0; }
+  /// By how much the rank of a tenant must be lower than another's for its jobs to push out the other's; infinite: it does not go by that.
+  virtual double tenant_lead() const { return never; }
 
   /// Whether a job that waits may push out one that runs. Must be a strict order, so that no two push each other out, and
   /// agree with the order above: who comes later may push out no more.

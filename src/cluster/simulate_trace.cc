@@ -35,11 +35,12 @@ TraceSimulator::TraceSimulator(const Trace& trace, SchedulingPolicy& policy, Rou
 
 TraceSimulation TraceSimulator::run() {
   size_t arrived = 0;
+  double lead_s = never;
   while (true) {
     const double arrival_s = arrived < trace_.jobs.size() ? trace_.jobs[arrived].arrival_s : never;
     double finish_s = never;
     for (const Instance& instance : instances_) finish_s = std::min(finish_s, instance.next_finish_s);
-    const double next_s = std::min(arrival_s, finish_s);
+    const double next_s = std::min({arrival_s, finish_s, lead_s});
     if (next_s == never) break;
     now_ = std::max(now_, next_s);
     for (size_t i = 0; i < instances_.size(); ++i) {
@@ -48,6 +49,7 @@ TraceSimulation TraceSimulator::run() {
     for (; arrived < trace_.jobs.size() && trace_.jobs[arrived].arrival_s <= now_; ++arrived) arrive(arrived);
     schedule();
     refresh();
+    lead_s = next_lead_s();
     sample();
   }
   refuse_the_rest();

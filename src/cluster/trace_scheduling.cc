@@ -197,6 +197,26 @@ bool TraceSimulator::make_room() {
   return false;
 }
 
+double TraceSimulator::next_lead_s() const {
+  const double lead = policy_.tenant_lead();
+  if (lead == never || waiting_.size() == 0) return never;
+  std::vector<double> growth(tenants_.size(), 0);  // of service, seconds a second
+  for (const Instance& instance : instances_) {
+    for (const int64_t each : instance.jobs) growth[static_cast<size_t>(jobs_[static_cast<size_t>(each)].tenant)] += 1 / static_cast<double>(instance.jobs.size());
+  }
+  constexpr double beyond_s = 1e-3;  // of service, that rounding does not take
+  double soonest_s = never;
+  for (const int64_t head : heads()) {
+    const auto behind = static_cast<size_t>(jobs_[static_cast<size_t>(head)].tenant);
+    for (size_t ahead = 0; ahead < tenants_.size(); ++ahead) {
+      const double gap_s = policy_.tenant_rank(tenants_[behind]) + lead - policy_.tenant_rank(tenants_[ahead]);
+      const double closing = growth[ahead] - growth[behind];
+      if (tenants_[ahead].running_jobs > 0 && gap_s >= 0 && closing > 0) soonest_s = std::min(soonest_s, now_ + (gap_s + beyond_s) / closing);
+    }
+  }
+  return soonest_s;
+}
+
 std::vector<int64_t> TraceSimulator::victims_on(const Instance& instance, const Job& job, const Contender& waiting, bool& any) {
   std::vector<std::tuple<double, double, double, int64_t>> may_go;
   for (const int64_t each : instance.jobs) {

@@ -98,6 +98,8 @@ class TraceSimulator {
   /// Pushes out jobs for the first waiting one that may do so: on the instance where the fewest have to go, the last of the
   /// policy's order first.
   bool make_room();
+  /// When a tenant that waits comes to stand so far behind one that runs that it may push out its jobs, as long as nobody comes or leaves.
+  double next_lead_s() const;
   /// The jobs that have to leave an instance so that `job` fits; none where that cannot be.
   std::vector<int64_t> victims_on(const Instance& instance, const Job& job, const Contender& waiting, bool& any);
   /// Refuses the first jobs of the queue that could not keep their deadline any more, even alone from now on.

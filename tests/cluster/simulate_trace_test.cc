@@ -352,6 +352,17 @@ TEST(SimulateTrace, FairSharePushesOutATenantThatIsADayAhead) {
   EXPECT_EQ(simulation.jobs[0].preemptions, 1);
 }
 
+/// Nobody comes or leaves at that moment. A running job puts its tenant an hour ahead.
+TEST(SimulateTrace, FairSharePushesOutATenantAsSoonAsItIsADayAhead) {
+  SecondsTrace seconds;
+  seconds.options.most_jobs = 1;
+  seconds.add(0, 300000);
+  seconds.add(1000, 10).tenant = 1;
+  const TraceSimulation simulation = seconds.simulate("fair");
+  EXPECT_NEAR(simulation.jobs[1].started_s, 23 * 3600, 0.01);
+  EXPECT_EQ(simulation.jobs[0].preemptions, 1);
+}
+
 TEST(SimulateTrace, AdmissionByDeadlinesRefusesWhatWouldMakeANeighbourLate) {
   SecondsTrace seconds;
   seconds.options.refuse_late = true;

@@ -14,6 +14,7 @@ class FairShare : public SchedulingPolicy {
   double tenant_rank(const TenantFacts& tenant) const override {
     return tenant.service_s + ahead_s * static_cast<double>(tenant.running_jobs);
   }
+  double tenant_lead() const override { return behind_s; }
   bool is_preemptive() const override { return true; }
   bool preempts(const Contender& waiting, const Contender& running) const override {
     return tenant_rank(waiting.tenant) + behind_s < tenant_rank(running.tenant);
