@@ -1,5 +1,9 @@
 #include "plan/cost/roofline_profile.h"
 
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
 #include "plan/cost/stage_cost.h"
 #include "schedule/profile_grid.h"
 #include "schedule/resident_memory.h"
@@ -30,6 +34,35 @@ std::map<std::string, Sum> round_sums(const ModelConfig& model, const PlannedSte
   return sums;
 }
 
+std::vector<int64_t> rows_of(int64_t tokens, int64_t length) { return std::vector<int64_t>(static_cast<size_t>(tokens / length), length); }
+
+/// One microbatch each, as large as planning makes them.
+std::vector<ProfiledShape> large_shapes(int64_t context_length) {
+  const std::vector<Projection> everywhere(all_projections.begin(), all_projections.end());
+  std::vector<ProfiledShape> shapes;
+  for (const int64_t tokens : {2048, 4096, 8192, 16384}) {
+    for (const int64_t length : {std::min<int64_t>(512, context_length), std::min(tokens, context_length)}) {
+      const auto add = [&](ProfiledJob job) {
+        job.projections = everywhere;
+        job.row_lengths = rows_of(tokens, length);
+        shapes.push_back({.jobs = {std::move(job)}, .token_budget = tokens});
+      };
+      for (const int64_t rank : {8, 64}) add({.method = AdapterMethod::lora, .width = rank});
+      add({.method = AdapterMethod::lora, .width = 16, .dropout = 0.1});
+      add({.method = AdapterMethod::bottleneck, .width = 64});
+      add({.method = AdapterMethod::diff_pruning, .density = 0.005});
+    }
+  }
+  return shapes;
+}
+
+/// Half of them as large as planning makes microbatches, so that fits of small ones, which a launch or the weights bound, do not take the slope.
+std::vector<ProfiledShape> shapes_of(int64_t context_length) {
+  std::vector<ProfiledShape> shapes = canonical_shapes(context_length);
+  std::ranges::move(large_shapes(context_length), std::back_inserter(shapes));
+  return shapes;
+}
+
 }  // namespace
 
 Profile roofline_profile(const ModelConfig& model, const DeviceSpec& device, const std::string& dtype) {
@@ -39,7 +72,7 @@ Profile roofline_profile(const ModelConfig& model, const DeviceSpec& device, con
                                   .model = model_shape_text(model),
                                   .dtype = dtype},
                   .layer_count = model.layer_count,
-                  .shapes = canonical_shapes(model.context_length)};
+                  .shapes = shapes_of(model.context_length)};
   StageMachine machine;
   machine.device = device;
   machine.dtype = dtype;
