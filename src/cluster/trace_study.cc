@@ -63,14 +63,15 @@ std::optional<int64_t> microbatches_that_fit(const InstanceSpec& instance, const
 }
 
 std::string describe(const InstanceSpec& instance) {
-  return fmt::format("{} of {}, {} {}, tp {}, pp {}, {}, {}", counted(instance.model.layer_count, "layer"), instance.model.hidden_size,
+  return fmt::format("{} of {}, {} {}, tp {}, pp {}, {}", counted(instance.model.layer_count, "layer"), instance.model.hidden_size,
                      instance.machine.device.name, instance.machine.dtype, instance.tensor_parallel, instance.pipeline_stages,
-                     counted(instance.microbatches, "microbatch", "microbatches"), SharingChoice{instance.sharing, instance.layout}.name());
+                     counted(instance.microbatches, "microbatch", "microbatches"));
 }
 
 std::string rates_origin(const InstanceSpec& instance) {
   const ClusterSpec here{{{"instance", 1, instance.devices(), instance.machine.device, instance.machine.link}}, instance.between_stages};
-  return fmt::format("{} ({})", describe(instance), checksum(hash_of(instance.model) + hash_of(here) + std::to_string(instance.memory_bytes)));
+  return fmt::format("{}, {} ({})", describe(instance), SharingChoice{instance.sharing, instance.layout}.name(),
+                     checksum(hash_of(instance.model) + hash_of(here) + std::to_string(instance.memory_bytes)));
 }
 
 std::vector<double> dedicated_rounds(const InstanceSpec& instance, const std::vector<JobKind>& kinds) {

@@ -51,9 +51,9 @@ std::vector<double> dedicated_rounds(const InstanceSpec& instance, const std::ve
 /// instance alone; none: no number of them helps.
 std::optional<int64_t> microbatches_that_fit(const InstanceSpec& instance, const JobKind& kind);
 
-/// An instance in words: model, devices, degrees, microbatches, sharing.
+/// An instance in words: model, devices, degrees, microbatches.
 std::string describe(const InstanceSpec& instance);
-/// What a rate table is made for: describe, and a checksum of all else that rounds depend on.
+/// What a rate table is made for: describe, sharing, and a checksum of all else that rounds depend on.
 std::string rates_origin(const InstanceSpec& instance);
 
 }  // namespace cotune

@@ -226,6 +226,14 @@ TEST(RateTable, RefusesWhatItWasNotMadeFor) {
   EXPECT_THAT(mistake(negative, "here", kinds), HasSubstr("alone_s: must be numbers above 0"));
 }
 
+TEST(Describe, LeavesSharingToResultsAndRatesSayIt) {
+  const ClusterSpec cluster{{{"a40", 1, 4, device_preset("A40"), link_preset("pcie4")}}, {}};
+  InstanceSpec instance = instances_of(cluster, model_preset("llama-2-7b"), 1, 4).spec;
+  instance.sharing = Sharing::temporal;
+  EXPECT_EQ(describe(instance), "32 layers of 4096, A40 bfloat16, tp 1, pp 4, 4 microbatches");
+  EXPECT_THAT(rates_origin(instance), HasSubstr("4 microbatches, temporal ("));
+}
+
 TEST(RunStudy, MultiplexingTrainsMoreOfAnOverloadedClusterThanDedicatedInstances) {
   const ClusterSpec cluster{{{"a40", 1, 8, device_preset("A40"), link_preset("pcie4")}}, {}};
   const InstancesOfCluster instances = instances_of(cluster, model_preset("llama-2-7b"), 1, 4);
