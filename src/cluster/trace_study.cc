@@ -5,13 +5,16 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "base/counted.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "cluster/kind_costs.h"
 #include "cluster/planned_rates.h"
+#include "model/config/tensor_shard.h"
 #include "plan/plan.h"
+#include "plan/shapes/replica_sizes.h"
 
 namespace cotune {
 namespace {
@@ -28,6 +31,15 @@ std::string_view sharing_name(Sharing sharing) {
       break;
   }
   return "hybrid";
+}
+
+/// Whether a job of each of these kinds fits alone.
+bool holds(const InstanceSpec& instance, const std::vector<JobKind>& kinds) {
+  const KindCosts costs(instance, kinds);
+  for (size_t k = 0; k < kinds.size(); ++k) {
+    if (!costs.memory().fits(JobMix({static_cast<int32_t>(k)}))) return false;
+  }
+  return true;
 }
 
 constexpr Sharing every_sharing[] = {Sharing::separate, Sharing::temporal, Sharing::batch_all, Sharing::hybrid};
@@ -54,12 +66,38 @@ SharingChoice parse_sharing(const std::string& text) {
   throw_user_error("--sharing: there is no `{}`; there are separate, temporal, batch-all, hybrid, each also as NAME/padded", text);
 }
 
-std::optional<int64_t> microbatches_that_fit(const InstanceSpec& instance, const JobKind& kind) {
+std::optional<int64_t> microbatches_that_fit(const InstanceSpec& instance, const std::vector<JobKind>& kinds) {
+  const int64_t most_rows = std::ranges::max(kinds, {}, &JobKind::rows).rows;
   InstanceSpec each = instance;
-  for (each.microbatches *= 2; each.microbatches <= kind.rows; each.microbatches *= 2) {
-    if (KindCosts(each, {kind}).memory().fits(JobMix({0}))) return each.microbatches;
-  }
+  do {
+    if (holds(each, kinds)) return each.microbatches;
+    each.microbatches *= 2;
+  } while (each.microbatches <= most_rows);
   return std::nullopt;
+}
+
+std::optional<InstanceSpec> instance_that_holds(const ClusterSpec& cluster, const InstanceSpec& instance, const std::vector<JobKind>& kinds) {
+  std::optional<InstanceSpec> best;
+  const auto consider = [&](InstanceSpec each) {
+    const std::optional<int64_t> microbatches = microbatches_that_fit(each, kinds);
+    if (!microbatches || (best && best->microbatches <= *microbatches)) return;
+    each.microbatches = *microbatches;
+    best = std::move(each);
+  };
+  consider(instance);
+  const NodeGroup& group = cluster.nodes.front();
+  for (int64_t devices = 1; devices <= group.count * group.devices && !best; ++devices) {
+    for (int64_t tensor_parallel = 1; tensor_parallel <= devices; ++tensor_parallel) {
+      const bool is_possible = devices % tensor_parallel == 0 && can_be_sharded(instance.model, tensor_parallel) &&
+                               devices / tensor_parallel <= instance.model.layer_count && stands_on_nodes(group, devices);
+      if (!is_possible) continue;
+      InstanceSpec other = instances_of(cluster, instance.model, tensor_parallel, devices / tensor_parallel).spec;
+      other.machine.dtype = instance.machine.dtype;
+      other.microbatches = instance.microbatches;
+      consider(std::move(other));
+    }
+  }
+  return best;
 }
 
 std::string describe(const InstanceSpec& instance) {

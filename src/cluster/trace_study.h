@@ -47,9 +47,13 @@ std::vector<StudyResult> run_study(const Trace& trace, const InstancesOfCluster&
 /// Per kind: seconds of a step of such a job alone on an instance, separate and ragged, by the planner. Infinite for what fits on none.
 std::vector<double> dedicated_rounds(const InstanceSpec& instance, const std::vector<JobKind>& kinds);
 
-/// The fewest microbatches of a step, of 2, 4, … times the instance's, at most one a row, with which a job of that kind fits on an
+/// The fewest microbatches of a step, of 1, 2, 4, … times the instance's, at most one a row, with which a job of each of these kinds fits on an
 /// instance alone; none: no number of them helps.
-std::optional<int64_t> microbatches_that_fit(const InstanceSpec& instance, const JobKind& kind);
+std::optional<int64_t> microbatches_that_fit(const InstanceSpec& instance, const std::vector<JobKind>& kinds);
+
+/// An instance on which a job of each of these kinds fits alone, in the fewest microbatches that do: of the degrees of `instance`, or where no number
+/// of microbatches helps these, of others of the fewest devices. none: there is none on the cluster.
+std::optional<InstanceSpec> instance_that_holds(const ClusterSpec& cluster, const InstanceSpec& instance, const std::vector<JobKind>& kinds);
 
 /// An instance in words: model, devices, degrees, microbatches.
 std::string describe(const InstanceSpec& instance);

@@ -86,6 +86,16 @@ class SimulateTest(ProgramTest):
         self.assertIn("refused 0", self.run_program(*arguments, "--microbatches", found.group(1)).stdout)
         self.assertIn("refused 1", self.run_program(*arguments, "--microbatches", int(found.group(1)) // 2).stdout)
 
+    def test_a_job_that_an_instance_cannot_hold_is_told_the_instance_that_can(self):
+        trace = self.file("wide.csv", "arrival_min,duration_min,rows,tokens\n0,60,64,1024\n")
+        cluster = self.file("two.yaml", "cotune_cluster: 1\nnodes: [{name: n, devices: 4, device: {preset: A40, memory: 11GiB}}]\n")
+        done = self.run_program("simulate", "--cluster", cluster, trace, "--instance", "1x1").stdout
+        found = re.search(r"What would hold it:\n  instances of (\d+x\d+) devices \(--instance; they are of 1x1\)"
+                          r"(?: and steps in (\d+) microbatches \(--microbatches; they are in \d+\))?\n", done)
+        self.assertTrue(found, done)
+        microbatches = ("--microbatches", found.group(2)) if found.group(2) else ()
+        self.assertIn("refused 0", self.run_program("simulate", "--cluster", cluster, trace, "--instance", found.group(1), *microbatches).stdout)
+
     def test_dedicated_durations_are_those_of_the_trace(self):
         self.simulate(self.trace, "--sharing", "separate", "--jobs-csv", self.path / "jobs.csv")
         for job, minutes in zip(self.rows("jobs.csv"), (60, 30, 45, 10)):

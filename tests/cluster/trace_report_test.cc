@@ -234,6 +234,20 @@ TEST(Describe, LeavesSharingToResultsAndRatesSayIt) {
   EXPECT_THAT(rates_origin(instance), HasSubstr("4 microbatches, temporal ("));
 }
 
+TEST(InstanceThatHolds, IsOfTheFewestDevicesAndMicrobatchesThatDo) {
+  ClusterSpec cluster{{{"a", 2, 4, device_preset("A40"), link_preset("pcie4")}}, link_preset("infiniband-100")};
+  cluster.nodes.front().device.memory_bytes = int64_t{11} << 30;  // of 12.6 GiB of weights two devices hold half each
+  const InstanceSpec one = instances_of(cluster, model_preset("llama-2-7b"), 1, 1).spec;
+  const std::vector<JobKind> kinds = {{64, 1024, AdapterMethod::lora, 16}, {4, 512, AdapterMethod::lora, 8}};
+  const std::optional<InstanceSpec> found = instance_that_holds(cluster, one, kinds);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->devices(), 2);
+  EXPECT_EQ(microbatches_that_fit(*found, kinds), found->microbatches);
+  EXPECT_EQ(instance_that_holds(cluster, *found, kinds)->microbatches, found->microbatches);
+  cluster.nodes.front().device.memory_bytes = int64_t{1} << 30;
+  EXPECT_FALSE(instance_that_holds(cluster, instances_of(cluster, one.model, 1, 1).spec, kinds).has_value());
+}
+
 TEST(RunStudy, MultiplexingTrainsMoreOfAnOverloadedClusterThanDedicatedInstances) {
   const ClusterSpec cluster{{{"a40", 1, 8, device_preset("A40"), link_preset("pcie4")}}, {}};
   const InstancesOfCluster instances = instances_of(cluster, model_preset("llama-2-7b"), 1, 4);

@@ -175,26 +175,36 @@ void refuse_without_effect(const TraceArguments& arguments, const StudySettings&
   }
 }
 
-/// Into how many microbatches a step must be cut for each of these kinds to fit on an instance; none: some fit in no number of them.
-std::optional<int64_t> microbatches_for(const std::set<int32_t>& kinds, const Trace& trace, const InstanceSpec& instance) {
-  int64_t most = 0;
-  for (const int32_t kind : kinds) {
-    const std::optional<int64_t> own = microbatches_that_fit(instance, trace.kinds[static_cast<size_t>(kind)]);
-    if (!own) return std::nullopt;
-    most = std::max(most, *own);
+/// An instance of this cluster on which all of these kinds would fit.
+std::optional<InstanceSpec> instance_for(const std::set<int32_t>& kinds, const Trace& trace, const InstanceSpec& instance, const ClusterSpec& cluster) {
+  if (kinds.empty()) return std::nullopt;
+  std::vector<JobKind> refused;
+  for (const int32_t kind : kinds) refused.push_back(trace.kinds[static_cast<size_t>(kind)]);
+  return instance_that_holds(cluster, instance, refused);
+}
+
+/// The options that make this instance that one.
+std::string options_of(const InstanceSpec& other, const InstanceSpec& instance) {
+  std::vector<std::string> changes;
+  if (other.tensor_parallel != instance.tensor_parallel || other.pipeline_stages != instance.pipeline_stages) {
+    changes.push_back(fmt::format("instances of {}x{} devices (--instance; they are of {}x{})", other.tensor_parallel, other.pipeline_stages,
+                                  instance.tensor_parallel, instance.pipeline_stages));
   }
-  return most;
+  if (other.microbatches != instance.microbatches) {
+    changes.push_back(fmt::format("steps in {} (--microbatches; they are in {})", counted(other.microbatches, "microbatch", "microbatches"),
+                                  instance.microbatches));
+  }
+  return fmt::format("{}", fmt::join(changes, " and "));
 }
 
 /// Of the kinds of jobs that were refused because they fit nowhere, what would hold the one with the longest rows, then the most adapter.
-/// microbatches: in which all of them would fit.
+/// holding: what would hold all of them.
 std::string advice_for(const std::set<int32_t>& kinds, const Trace& trace, const InstanceSpec& instance, const ClusterSpec& cluster,
-                       std::optional<int64_t> microbatches = std::nullopt) {
+                       const std::optional<InstanceSpec>& holding = std::nullopt) {
   if (kinds.empty()) return {};
-  if (microbatches) {
-    return fmt::format("What would hold {}:\n  steps in {} (--microbatches; they are in {})\n",
-                       kinds.size() > 1 ? fmt::format("all {} that fit nowhere", counted(std::ssize(kinds), "kind")) : "it",
-                       counted(*microbatches, "microbatch", "microbatches"), instance.microbatches);
+  if (holding) {
+    return fmt::format("What would hold {}:\n  {}\n", kinds.size() > 1 ? fmt::format("all {} that fit nowhere", counted(std::ssize(kinds), "kind")) : "it",
+                       options_of(*holding, instance));
   }
   const auto kind_of = [&](int32_t kind) -> const JobKind& { return trace.kinds[static_cast<size_t>(kind)]; };
   const int32_t largest = *std::max_element(kinds.begin(), kinds.end(), [&](int32_t a, int32_t b) {
@@ -204,7 +214,8 @@ std::string advice_for(const std::set<int32_t>& kinds, const Trace& trace, const
   const JobShape shape = shape_of(kind_of(largest), 0, instance.model);
   return fmt::format("What would hold {}{}:\n{}", shape.name,
                      kinds.size() > 1 ? fmt::format(", the largest of {} that fit nowhere", counted(std::ssize(kinds), "kind")) : "",
-                     advise(instance.model, cluster, {shape}, {.dtype = instance.machine.dtype}));
+                     // Instances neither divide tokens nor recompute or shard anything.
+                     advise(instance.model, cluster, {shape}, {.dtype = instance.machine.dtype, .replicas = {}, .recompute = Recompute::never, .savings = {}}));
 }
 
 /// Jobs start in the order of their arrival, all on the replicas of all.
@@ -280,7 +291,7 @@ void simulate_trace_command(const TraceArguments& arguments) {
       if (each.simulation.jobs[j].fits_nowhere) refused.insert(trace.jobs[j].kind);
     }
   }
-  const std::string advice = advice_for(refused, trace, instances.spec, inputs.cluster, microbatches_for(refused, trace, instances.spec));
+  const std::string advice = advice_for(refused, trace, instances.spec, inputs.cluster, instance_for(refused, trace, instances.spec, inputs.cluster));
   if (!arguments.json) {
     fmt::print("{}{}", to_text(summaries), advice);
     return;
