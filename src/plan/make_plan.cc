@@ -99,6 +99,21 @@ PlanningResult plan_on_nodes(const ModelConfig& model, const ClusterSpec& cluste
   return result;
 }
 
+/// All alternatives on every kind of nodes.
+PlanningResult plan_on_cluster(const ModelConfig& model, const ClusterSpec& cluster, const std::vector<JobShape>& jobs, const PlanOptions& options) {
+  PlanningResult result;
+  double shortest = std::numeric_limits<double>::infinity();
+  for (const NodeGroup& group : cluster.nodes) {
+    PlanningResult here = plan_on_nodes(model, cluster, group, jobs, options);
+    const double seconds = here.plan() != nullptr ? here.plan()->predicted.seconds : std::numeric_limits<double>::infinity();
+    if (seconds < shortest || &group == &cluster.nodes.front()) result.lobra = here.lobra;
+    shortest = std::min(shortest, seconds);
+    append(result, std::move(here));
+  }
+  result.chosen = choose(result.alternatives);
+  return result;
+}
+
 }  // namespace
 
 std::vector<ConsideredGrouping> groupings_of(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster,
@@ -122,16 +137,13 @@ PlanningResult make_plan(const ModelConfig& model, const ClusterSpec& cluster,
                          const std::vector<JobShape>& jobs, const PlanOptions& options) {
   COTUNE_CHECK(!jobs.empty() && !cluster.nodes.empty(), "{} jobs, {} kinds of nodes", jobs.size(),
                cluster.nodes.size());
-  PlanningResult result;
-  double shortest = std::numeric_limits<double>::infinity();
-  for (const NodeGroup& group : cluster.nodes) {
-    PlanningResult here = plan_on_nodes(model, cluster, group, jobs, options);
-    const double seconds = here.plan() != nullptr ? here.plan()->predicted.seconds : std::numeric_limits<double>::infinity();
-    if (seconds < shortest || &group == &cluster.nodes.front()) result.lobra = here.lobra;
-    shortest = std::min(shortest, seconds);
-    append(result, std::move(here));
+  PlanningResult result = plan_on_cluster(model, cluster, jobs, options);
+  if (!result.chosen && !options.replicas.has_all_sizes) {
+    PlanOptions of_all_sizes = options;
+    of_all_sizes.replicas.has_all_sizes = true;
+    PlanningResult more = plan_on_cluster(model, cluster, jobs, of_all_sizes);
+    if (more.chosen) result = std::move(more);
   }
-  result.chosen = choose(result.alternatives);
   judge(result.deployments, result.chosen ? &result.alternatives[*result.chosen] : nullptr);
   if (!result.chosen) {
     result.advice = advise(model, cluster, jobs, options);

@@ -39,7 +39,8 @@ struct PlanningResult {
 ///    has few microbatches, interleaved 1F1B and the split of few hybrid tasks' steps are compared as well (orders_for_few).
 /// 4. The shortest predicted step is chosen; among those within a thousandth of it `hybrid` before other sharing, then the
 ///    one with the least memory.
-/// All replicas stand on one kind of nodes: the kind with the shortest step.
+/// All replicas stand on one kind of nodes: the kind with the shortest step. Where nothing fits, all of this again with every size of replicas
+/// (ReplicaLimits::has_all_sizes).
 /// The sequential systems run the same for one job after the other, sharing `separate`; their seconds add up.
 /// Throws UserError for a dtype that a device has no rate for, PlanningStopped where the options say so. `jobs` must not be empty.
 PlanningResult make_plan(const ModelConfig& model, const ClusterSpec& cluster,

@@ -566,6 +566,24 @@ TEST(MakePlan, SaysWhatWouldFitWhereNothingDoes) {
   EXPECT_TRUE(make_plan(model, cluster_of(4, 1, "A40"), jobs).chosen.has_value());
 }
 
+/// Two nodes of three hold it, which is no usual size where there is a third.
+TEST(MakePlan, LeavesNodesIdleWhereOnlyAnUnusualSizeFits) {
+  const ModelConfig model = model_preset("llama-2-13b");
+  const std::vector<JobShape> jobs = {job_of(model, 0, 8, {2048}, 8), job_of(model, 1, 8, {128}, 8)};
+  PlanOptions options;
+  options.sharing = {Sharing::hybrid};
+  options.orders = {PipelineOrder::automatic};
+  options.recompute = Recompute::never;
+  options.savings.clear();
+  options.replicas.tensor_degrees = {2};
+  ClusterSpec cluster = cluster_of(3, 3, "A40", 8.0 / 48);
+  options.replicas.most_devices = 6;
+  const PlanningResult result = make_plan(model, cluster, jobs, options);
+  ASSERT_NE(result.plan(), nullptr) << result.advice;
+  EXPECT_EQ(result.plan()->replicas.size(), 1u);
+  EXPECT_EQ(result.plan()->replicas.front().devices(), 6);
+}
+
 /// In one microbatch a row may take less than as a chain of small ones.
 TEST(MakePlan, NeedsTheMemoryThatItSaysAndNoLess) {
   for (const auto& [name, tokens] : {std::pair("tinyllama-1.1b", 2048), std::pair("llama-2-7b", 4096)}) {

@@ -201,10 +201,9 @@ std::vector<ReplicaCandidate> replica_candidates(const ModelConfig& model, const
     for (int64_t stages = 1; stages <= model.layer_count; ++stages) {
       const int64_t devices = tensor_parallel * stages;
       if (devices > std::min(all, limits.most_devices)) break;
-      if (limits.pipeline_stages > 0 ? stages != limits.pipeline_stages || !stands_on_nodes(group, devices)
-                                     : !is_usual_size(group, tensor_parallel, stages)) {
-        continue;
-      }
+      const bool has_any_size = limits.pipeline_stages > 0 || limits.has_all_sizes;
+      if (limits.pipeline_stages > 0 && stages != limits.pipeline_stages) continue;
+      if (has_any_size ? !stands_on_nodes(group, devices) : !is_usual_size(group, tensor_parallel, stages)) continue;
       for (const bool divides_tokens : {false, true}) {
         if (divides_tokens && (tensor_parallel == 1 || !limits.may_divide_tokens)) continue;
         for (int64_t shards = 1; shards <= limits.most_shards && shards * devices <= std::min(all, limits.most_devices); shards *= 2) {

@@ -24,7 +24,8 @@ struct ReplicaLimits {
   int64_t most_row_chunk_tokens = std::numeric_limits<int64_t>::max();  ///< of the chunks that a longer row is cut into; no more than fit as chunk_tokens
   int64_t most_devices = 64;          ///< of one replica
   std::vector<int64_t> tensor_degrees;  ///< that are looked at; empty: all
-  int64_t pipeline_stages = 0;        ///< the only number of stages that is looked at, wherever replicas of it stand; 0: the usual ones
+  int64_t pipeline_stages = 0;        ///< the only number of stages that is looked at, wherever replicas of it stand; 0: all
+  bool has_all_sizes = false;         ///< sizes are all that stand on the nodes, in place of the usual ones
   bool may_divide_tokens = false;     ///< with tensor parallelism each also so that its ranks divide the tokens, too (schedule/sequence_parallel.h)
   int64_t most_shards = 1;            ///< copies that may share one set of weights: 1, 2, 4, …
   double gather_overlap = WeightSharding{}.overlap;
@@ -42,7 +43,7 @@ struct ReplicaCandidate {
 };
 
 /// Every <TP, PP> on like devices: TP divides the model (can_be_sharded), PP is at most the layers, and TP·PP is a usual size of
-/// replicas on these nodes (is_usual_size). chunk_tokens is the most that
+/// replicas on these nodes (is_usual_size), or with has_all_sizes any (stands_on_nodes). chunk_tokens is the most that
 /// leaves every stage within the device's usable memory under 1F1B (S − s chunks in flight), longest_row with one row alone, of such chunks (or of
 /// most_row_chunk_tokens, whose workspace is smaller) where it is longer than one, in steps of 64 tokens.
 /// With may_divide_tokens each of TP above 1 is followed by the one whose ranks divide the tokens, too.
