@@ -23,6 +23,7 @@
 #include "jobs/hub_cache.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
+#include "ops/threads.h"
 #include "plan/cost/measured_times.h"
 #include "plan/cost/roofline_profile.h"
 #include "plan/shapes/cluster_file.h"
@@ -209,7 +210,7 @@ void profile(const ProfileArguments& arguments) {
   const ComputeDevice device = choose_device(arguments.device, "--device");
   if (!device.notice.empty()) fmt::print(stderr, "{}\n", device.notice);
   refuse_without_effect(arguments, device);
-  if (arguments.threads > 0) omp_set_num_threads(static_cast<int>(arguments.threads));
+  if (arguments.threads > 0) set_thread_count(static_cast<int>(arguments.threads));
   std::unique_ptr<PortableKernels> portable;
   if (arguments.portable_kernels) portable = std::make_unique<PortableKernels>();
 

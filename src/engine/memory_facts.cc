@@ -1,9 +1,13 @@
 #include "engine/memory_facts.h"
 
+#include <ATen/Parallel.h>
+
+#include "kernels/attention.h"
 #include "ops/aten_products.h"
 #include "ops/attention.h"
 #include "ops/backend.h"
 #include "ops/flash_attention.h"
+#include "ops/low_rank_forms.h"
 
 namespace cotune {
 namespace {
@@ -16,15 +20,18 @@ constexpr int64_t gpu_head_workspace = int64_t{1} << 30;
 
 MemoryFacts memory_facts(at::ScalarType compute, at::Device device, int weight_parts) {
   const kernels::Isa isa = kernel_isa(compute, device);
+  const bool packed = isa != kernels::Isa::none;
   const bool gpu_kernels = gpu_kernels_for(compute, device) != nullptr;
   return {.element_size = static_cast<int64_t>(c10::elementSize(compute)),
-          .packed = isa != kernels::Isa::none,
+          .packed = packed,
           .gpu_kernels = gpu_kernels,
           .widest_flash_head = gpu_kernels && compute == at::kBFloat16 ? widest_flash_head : 0,
           .parts = isa == kernels::Isa::amx_f32 ? weight_parts : 0,
           .head_workspace_bytes = gpu_kernels ? gpu_head_workspace : cpu_head_workspace,
           .product_block_bytes = multiplies_in_f32(compute, device) ? widened_block_bytes : 0,
-          .attention_queries = dense_attention_queries};
+          .attention_queries = dense_attention_queries,
+          .attention_threads = packed ? at::get_num_threads() : 0,
+          .attention_word_values = packed ? kernels::attention_elements_per_word(kernel_dtype(compute)) : 1};
 }
 
 }  // namespace cotune

@@ -15,7 +15,8 @@
 ///
 /// Runs on AVX2, AVX-512, AVX-512 BF16 or AMX (bf16), chosen by kernels/isa.h; InternalError without AVX2 and FMA.
 /// Any row length; head_dim 16 to 128, a multiple of 16 (multiples of 32 are the fast case on AMX).
-/// Scratch per thread (kept between calls): up to 22 · head_dim bytes per token of the longest row in the call.
+/// A call takes what its threads work in from its caller: every one of them attention_forward_scratch_bytes or
+/// attention_backward_scratch_bytes, which grow with the longest row.
 #pragma once
 
 #include <cstdint>
@@ -59,9 +60,21 @@ struct AttentionKvGradient {
   float* dv_accumulator = nullptr;
 };
 
+/// Values that a word of 32 bits holds where rows are packed: two bf16 where they are multiplied as they are, else one.
+int64_t attention_elements_per_word(DType dtype);
+
+/// Bytes that one thread of a call works in, a multiple of 64. row_tokens: of the longest row, up to the end of its segment: position +
+/// query_count. Of the backward pass, with a head_dim that is a multiple of 32 and e values in a word, (12 / e + 8) · head_dim per token,
+/// tokens rounded up to blocks of 64, and what does not grow with the row.
+int64_t attention_forward_scratch_bytes(DType dtype, const AttentionShape& shape, int64_t row_tokens);
+int64_t attention_backward_scratch_bytes(DType dtype, const AttentionShape& shape, int64_t row_tokens);
+
 /// out [tokens, heads · head_dim] in dtype, lse [tokens, heads] f32 (natural logarithm). Strides in elements.
+/// memory: where scratch for omp_get_max_threads() threads is taken from, by the calling thread, while the call runs; what it throws is thrown
+/// before anything is written.
 void attention_forward(DType dtype, const AttentionShape& shape, std::span<const AttentionSegment> segments,
-                       const void* q, int64_t q_stride, void* out, int64_t out_stride, float* lse);
+                       const void* q, int64_t q_stride, void* out, int64_t out_stride, float* lse,
+                       MemorySource memory = MemorySource::heap());
 
 /// dq [tokens, heads · head_dim] in dtype is written; keys and values as `gradients` (one per segment) say.
 /// `out` and `lse` as attention_forward left them. At most one segment of a chain per call. Gradients must not overlap q,
@@ -69,7 +82,7 @@ void attention_forward(DType dtype, const AttentionShape& shape, std::span<const
 void attention_backward(DType dtype, const AttentionShape& shape, std::span<const AttentionSegment> segments,
                         std::span<const AttentionKvGradient> gradients, const void* q, int64_t q_stride,
                         const void* out, int64_t out_stride, const void* dout, int64_t dout_stride, const float* lse,
-                        void* dq, int64_t dq_stride);
+                        void* dq, int64_t dq_stride, MemorySource memory = MemorySource::heap());
 
 /// Rounds finished rows of an accumulator to dtype: destination[t, c] = source[t, c] for c < columns.
 /// source is [token_count, columns] contiguous; the destination's stride is in elements.

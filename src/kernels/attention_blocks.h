@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "kernels/attention_kernels.h"
+#include "kernels/attention_scratch.h"
 #include "kernels/attention_softmax.h"
 
 namespace cotune::kernels {
@@ -30,11 +31,6 @@ struct ProductOperands {
   int64_t b_step = 0;
 };
 
-Workspace& thread_workspace() {
-  static thread_local Workspace workspace;
-  return workspace;
-}
-
 COTUNE_VECTORS_BEGIN
 
 /// What both directions know about a task.
@@ -49,8 +45,8 @@ struct TaskView {
   int64_t group;       ///< query heads per key/value head
   int64_t first_head;  ///< of the group
   int64_t head_dim;
-  int64_t words;   ///< of a head
-  int64_t padded;  ///< the same, up to a multiple of sixteen
+  int64_t words;  ///< of a head
+  AttentionWords sizes;
   int64_t row_end;  ///< tokens of the row so far: position + query_count
 
   TaskView(const AttentionCall& c, const AttentionTask& task)
@@ -60,10 +56,10 @@ struct TaskView {
         first_head(task.kv_head * group),
         head_dim(c.shape.head_dim),
         words(head_dim / elements_per_word<T>),
-        padded(round_up(words, 16)),
+        sizes(attention_words(elements_per_word<T>, c.shape)),
         row_end(segment.position + segment.query_count) {}
 
-  /// Words to sum over a head: all of `padded` only where the products need it.
+  /// Words to sum over a head: all of sizes.padded only where the products need it.
   int64_t summed_words() const {
     return round_up(head_dim, Products::summed_multiple) / elements_per_word<T>;
   }
@@ -101,24 +97,23 @@ struct TaskView {
 };
 
 template <typename Products>
-void attention_forward_task(const AttentionCall& call, const AttentionTask& task) {
+void attention_forward_task(const AttentionCall& call, const AttentionTask& task, uint32_t* scratch) {
   using T = typename Products::Element;
   using View = TaskView<Products>;
   const View view(call, task);
-  const int64_t head_dim = view.head_dim, padded = view.padded;
+  const AttentionWords& sizes = view.sizes;
+  const int64_t head_dim = view.head_dim, padded = sizes.padded;
   const int64_t key_blocks = task.key_blocks.end;
-  const int64_t block_words = attention_key_block * padded, value_words = head_dim * View::key_words;
+  const int64_t block_words = sizes.key_rows, value_words = sizes.key_columns;
   constexpr int64_t strip = attention_query_block;
 
-  Workspace& workspace = thread_workspace();
-  workspace.reset(key_blocks * (block_words + value_words) + padded * strip + attention_key_block * strip * 2 +
-                  head_dim * strip);
+  Workspace workspace(scratch);
   uint32_t* k_rows = workspace.take(key_blocks * block_words);
   uint32_t* v_columns = workspace.take(key_blocks * value_words);
-  uint32_t* q_transposed = workspace.take(padded * strip);
-  float* scores = workspace.take_floats(attention_key_block * strip);
-  uint32_t* probabilities = workspace.take(attention_key_block * strip);
-  float* out = workspace.take_floats(head_dim * strip);
+  uint32_t* q_transposed = workspace.take(sizes.query_rows);
+  float* scores = workspace.take_floats(sizes.scores);
+  uint32_t* probabilities = workspace.take(sizes.scores);
+  float* out = workspace.take_floats(sizes.query_sums);
   for (int64_t b = 0; b < key_blocks; ++b) {
     pack_rows(view.keys(view.segment.k, task.kv_head, b), attention_key_block, view.words, padded,
               k_rows + b * block_words);
@@ -176,8 +171,8 @@ void pack_queries(const TaskView<Products>& view, int64_t query_block, int64_t h
   const RowsView<T> q = view.queries(call.q, call.q_stride, query_block, column);
   const RowsView<T> dout = view.queries(call.dout, call.dout_stride, query_block, column);
   const RowsView<T> out = view.queries(call.out, call.out_stride, query_block, column);
-  pack_transposed(q, strip, view.words, view.padded, to.q_transposed);
-  pack_transposed(dout, strip, view.words, view.padded, to.dout_transposed);
+  pack_transposed(q, strip, view.words, view.sizes.padded, to.q_transposed);
+  pack_transposed(dout, strip, view.words, view.sizes.padded, to.dout_transposed);
   if (kv_gradient) {
     pack_paired(q, view.query_words, view.head_dim, to.q_paired);
     pack_paired(dout, view.query_words, view.head_dim, to.dout_paired);
@@ -225,23 +220,20 @@ void store_accumulator(const TaskView<Products>& view, const AttentionTask& task
 }
 
 template <typename Products>
-void attention_backward_task(const AttentionCall& call, const AttentionTask& task) {
+void attention_backward_task(const AttentionCall& call, const AttentionTask& task, uint32_t* scratch) {
   using T = typename Products::Element;
   using View = TaskView<Products>;
   const View view(call, task);
-  const int64_t head_dim = view.head_dim, padded = view.padded, group = view.group;
+  const AttentionWords& sizes = view.sizes;
+  const int64_t head_dim = view.head_dim, padded = sizes.padded, group = view.group;
   constexpr int64_t strip = attention_query_block;
   const int64_t first_key_block = task.key_blocks.begin;
   const int64_t key_blocks = task.key_blocks.end - first_key_block;
-  const int64_t row_words = attention_key_block * padded, column_words = head_dim * View::key_words;
-  const int64_t accumulator_words = attention_key_block * head_dim;
-  const int64_t operand_words = attention_key_block * strip;  // enough for either dtype
-  const int64_t query_words = padded * strip, paired_words = View::query_words * head_dim;
-  const int64_t head_words = 2 * query_words + 2 * paired_words + head_dim * strip + 2 * strip;
+  const int64_t row_words = sizes.key_rows, column_words = sizes.key_columns;
+  const int64_t accumulator_words = sizes.accumulator, operand_words = sizes.scores;
+  const int64_t query_words = sizes.query_rows, paired_words = sizes.query_pairs, head_words = sizes.query_head;
 
-  Workspace& workspace = thread_workspace();
-  workspace.reset(key_blocks * (2 * row_words + column_words + 2 * accumulator_words) +
-                  group * (head_words + 2 * operand_words) + 3 * operand_words);
+  Workspace workspace(scratch);
   uint32_t* k_rows = workspace.take(key_blocks * row_words);
   uint32_t* v_rows = workspace.take(key_blocks * row_words);
   uint32_t* k_columns = workspace.take(key_blocks * column_words);
@@ -328,7 +320,8 @@ inline void nothing() {}
 /// Those that multiply so; enter and leave as in AttentionKernels.
 template <typename Products>
 const AttentionKernels& attention_by(void (*enter)() = nothing, void (*leave)() = nothing) {
-  static const AttentionKernels kernels = {enter, leave, attention_forward_task<Products>, attention_backward_task<Products>};
+  static const AttentionKernels kernels = {enter, leave, attention_forward_task<Products>,
+                                           attention_backward_task<Products>, elements_per_word<typename Products::Element>};
   return kernels;
 }
 

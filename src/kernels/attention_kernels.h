@@ -22,12 +22,14 @@ struct AttentionCall {
   int64_t dq_stride = 0;
 };
 
-/// A thread calls enter once, then any tasks, then leave.
+/// A thread calls enter once, then any tasks, then leave. scratch: AttentionWords::of_forward or of_backward of the task's blocks of keys,
+/// aligned to 64 bytes.
 struct AttentionKernels {
   void (*enter)();
   void (*leave)();
-  void (*forward)(const AttentionCall& call, const AttentionTask& task);
-  void (*backward)(const AttentionCall& call, const AttentionTask& task);
+  void (*forward)(const AttentionCall& call, const AttentionTask& task, uint32_t* scratch);
+  void (*backward)(const AttentionCall& call, const AttentionTask& task, uint32_t* scratch);
+  int64_t elements_per_word;
 };
 
 const AttentionKernels& attention_f32_avx2();

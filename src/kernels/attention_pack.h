@@ -3,9 +3,7 @@
 /// Included by the attention kernels only, inside their own stretch of source for vectors.
 #pragma once
 
-#include <cstdlib>
-#include <memory>
-#include <new>
+#include <utility>
 
 #include "kernels/vectors.h"
 
@@ -14,32 +12,16 @@ namespace {
 
 constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-/// Memory of one thread, kept between calls and grown to the largest need.
+/// The scratch of a task, given out operand by operand.
 class Workspace {
  public:
-  /// Forgets what was taken; makes room for `words`.
-  void reset(int64_t words) {
-    if (words > capacity_) {
-      memory_.reset(static_cast<uint32_t*>(::operator new(size_t(words) * 4, std::align_val_t(64))));
-      capacity_ = words;
-    }
-    used_ = 0;
-  }
-  /// Uninitialised, aligned to 64 bytes.
-  uint32_t* take(int64_t words) {
-    uint32_t* start = memory_.get() + used_;
-    used_ += round_up(words, 16);
-    return start;
-  }
+  explicit Workspace(uint32_t* scratch) : next_(scratch) {}
+  /// Uninitialised; aligned to 64 bytes, as `words` are multiples of 16.
+  uint32_t* take(int64_t words) { return std::exchange(next_, next_ + words); }
   float* take_floats(int64_t count) { return reinterpret_cast<float*>(take(count)); }
 
  private:
-  struct Free {
-    void operator()(uint32_t* memory) const { ::operator delete(memory, std::align_val_t(64)); }
-  };
-  std::unique_ptr<uint32_t, Free> memory_;
-  int64_t capacity_ = 0;
-  int64_t used_ = 0;
+  uint32_t* next_;
 };
 
 /// Rows of a strided matrix by index; only rows in [begin, end) exist, the others read as zero.

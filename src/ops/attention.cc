@@ -203,9 +203,10 @@ AttentionResult attention(const at::Tensor& qkv, const std::vector<AttentionSegm
   AttentionResult result{at::empty({qkv.size(0), shape.query_columns()}, qkv.options()),
                          at::empty({qkv.size(0), shape.heads}, qkv.options().dtype(wide))};
   if (use_attention_kernels(qkv, shape)) {
+    const MemoryScope scope(MemoryKind::workspace);
     kernels::attention_forward(kernel_dtype(qkv.scalar_type()), kernel_shape(shape), kernel_segments(parts, segments),
                                parts.q.const_data_ptr(), parts.q.stride(0), result.out.mutable_data_ptr(),
-                               result.out.stride(0), result.lse.mutable_data_ptr<float>());
+                               result.out.stride(0), result.lse.mutable_data_ptr<float>(), counted_memory());
     return result;
   }
   const at::Tensor future = future_keys(qkv.device());
@@ -255,11 +256,12 @@ at::Tensor attention_backward(const at::Tensor& d_out, const at::Tensor& qkv, co
       destinations.push_back(destination);
     }
     const kernels::DType dtype = kernel_dtype(qkv.scalar_type());
+    const MemoryScope scope(MemoryKind::workspace);
     kernels::attention_backward(dtype, kernel_shape(shape), kernel_segments(parts, segments), destinations,
                                 parts.q.const_data_ptr(), parts.q.stride(0), forward.out.const_data_ptr(),
                                 forward.out.stride(0), d_out.const_data_ptr(), d_out.stride(0),
                                 forward.lse.const_data_ptr<float>(), gradients.q.mutable_data_ptr(),
-                                gradients.q.stride(0));
+                                gradients.q.stride(0), counted_memory());
   } else {
     const double scale = 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
     const at::Tensor future = future_keys(qkv.device());

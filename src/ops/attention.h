@@ -51,6 +51,7 @@ inline constexpr int64_t dense_attention_queries = 128;
 /// qkv [tokens, qkv columns]; out [tokens, query columns]; lse [tokens, heads] (log-sum-exp, accumulation dtype).
 /// begins: int32 [segments + 1] on qkv's device, where each segment begins and the last one ends (segments follow one another);
 /// undefined: made from the segments where it is needed.
+/// Our kernels work in scratch that grows with threads and the longest row (kernels/attention.h) and counts as workspace.
 /// Copies this segment's keys and values into its chain first. A query's result depends on its row alone, and not on
 /// where the row is cut at multiples of 64 (our kernels; 1e-10 in f64 at any cut).
 struct AttentionResult {

@@ -72,7 +72,7 @@ MemoryEstimate predict_rounds(const ModelConfig& config, std::span<const JobFoot
   const std::vector<JobFootprint> jobs = evaluates ? of_held_out_rows(all_jobs) : std::vector<JobFootprint>(all_jobs.begin(), all_jobs.end());
   const int64_t e = facts.element_size, a = accumulation_size(facts);
   MemoryEstimate estimate;
-  estimate.weights = facts.weight_bytes > 0 ? facts.weight_bytes : predict_weight_bytes(config, facts);
+  estimate.weights = facts.weight_bytes > 0 ? facts.weight_bytes : predict_weight_bytes(config, facts, positions_of(all_jobs));
   if (jobs.empty()) return estimate;
 
   SavedBytes saved_bytes_here(config, facts);
@@ -127,7 +127,7 @@ MemoryEstimate predict_rounds(const ModelConfig& config, std::span<const JobFoot
   if (tensor > 1) messages += ranks_here * microbatch_tokens * config.hidden_size * (e + 2 * a) + reduced_gradients;
   if (facts.divides_tokens) messages += ranks_here * microbatch_tokens * config.hidden_size * 2 * e;  // an error, and an input, of all rows
   estimate.workspace = facts.with_holes(
-      ranks_here * (workspace_bytes(config, jobs, microbatch_tokens, facts) + largest_forms(config, jobs, facts)) + messages);
+      ranks_here * (workspace_bytes(config, jobs, microbatch_tokens, policy, facts) + largest_forms(config, jobs, facts)) + messages);
   const bool widens_head = facts.product_block_bytes > 0 && !fits_panels(config.hidden_size, config.vocabulary_size);
   const int64_t logit_bytes = (facts.packed && !widens_head) || (facts.gpu_kernels && tensor == 1) ? e : e + 4 * a;
   estimate.logits = facts.with_holes(std::min(microbatch_tokens, head_rows) * divide_up(config.vocabulary_size, tensor / parts) * logit_bytes);

@@ -48,10 +48,12 @@ struct MemoryFacts {
   bool gpu_kernels = false;       ///< of our own: cross-entropy in the logits' memory, sums of gradients' chunks
   int64_t widest_flash_head = 0;  ///< heads of multiples of 8 up to this are attended to without a tensor of scores
   int parts = 0;                  ///< f32 products on bf16 parts (kernels/float_parts.h): weights, and factors to expand by, in so many
-  int64_t weight_bytes = 0;       ///< what stays whatever jobs come, known: weights and all else; 0: predicted weights
+  int64_t weight_bytes = 0;       ///< what stays whatever jobs come, known: weights and all else; 0: predicted weights, rotary tables included
   int64_t head_workspace_bytes = 48 << 20;  ///< cross_entropy_head's workspace_bytes
   int64_t product_block_bytes = 0;  ///< where bf16 is multiplied in f32 (ops/aten_products.h): of a weight, what is widened at a time
   int64_t attention_queries = 128;  ///< where ATen computes attention: queries of a row whose scores exist at a time
+  int64_t attention_threads = 0;    ///< of this process, all ranks together, each with scratch of its own where our kernels compute attention
+  int64_t attention_word_values = 1;  ///< kernels/attention.h: attention_elements_per_word
   int64_t selection_bytes = 64 << 20;  ///< dense gradients of one diff-pruning selection pass
   int64_t ranks = 1;              ///< that the model is divided among
   int64_t tensor_parallel = 1;    ///< of them, those that divide each layer; the others are stages of a pipeline

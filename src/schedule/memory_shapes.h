@@ -36,6 +36,11 @@ inline FrozenBytes frozen_bytes(int64_t in, int64_t out, const MemoryFacts& fact
   return {std::max(forward, backward), forward + backward};
 }
 
+/// Heads that our attention takes.
+inline bool attends_with_kernels(const ModelConfig& config, const MemoryFacts& facts) {
+  return facts.packed && facts.element_size != 8 && config.head_dim % 16 == 0 && config.head_dim <= 128;
+}
+
 inline bool factor_is_packed(int64_t columns, const MemoryFacts& facts) {
   return facts.packed && facts.element_size != 8 && columns % 32 == 0;
 }

@@ -17,6 +17,7 @@ MemoryFacts facts_of(const MemoryFacts::Replica& replica, const MemoryFacts& fac
   own.tensor_parallel = replica.tensor_parallel;
   own.divides_tokens = replica.divides_tokens;
   own.process_stages = replica.process_stages;
+  if (replica.process_stages.empty()) own.attention_threads = facts.attention_threads * replica.ranks / facts.ranks;
   if (replica.tensor_parallel == 1 || replica.divides_tokens) own.clock_microbatches = 1;
   return own;
 }
@@ -66,7 +67,7 @@ MemoryEstimate predict_dearest_process(const ModelConfig& config, std::span<cons
 MemoryEstimate predict_one_process(const ModelConfig& config, std::span<const JobFootprint> jobs, const PackingPolicy& policy,
                                    const MemoryFacts& facts, RoundKind kind, int64_t exchanged) {
   MemoryEstimate all;
-  all.weights = facts.weight_bytes > 0 ? facts.weight_bytes : predict_weight_bytes(config, facts);
+  all.weights = facts.weight_bytes > 0 ? facts.weight_bytes : predict_weight_bytes(config, facts, positions_of(jobs));
   for (const JobFootprint& job : jobs) add(resident_bytes_of_replicas(config, job, facts), all);
   for (const MemoryFacts::Replica& replica : facts.replicas) {
     const MemoryEstimate own = predict_rounds(config, jobs, policy, facts_of(replica, facts), kind);

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "schedule/attention_scratch.h"
 #include "schedule/memory_shapes.h"
 #include "schedule/resident_memory.h"
 #include "schedule/worst_case.h"
@@ -67,6 +68,14 @@ int64_t widened_bytes(const ModelConfig& config, int64_t tokens, const MemoryFac
   return any ? accumulation_size(facts) * tokens * widest + facts.product_block_bytes : 0;
 }
 
+/// Of one rank's threads, while gradients of attention are computed: the last part of a row has all of it before it.
+int64_t attention_bytes(const ModelConfig& config, std::span<const JobFootprint> jobs, const PackingPolicy& policy, const MemoryFacts& facts) {
+  if (facts.attention_threads == 0) return 0;
+  const int64_t ranks_here = facts.process_stages.empty() ? facts.ranks : 1;
+  const int64_t threads = std::max<int64_t>(1, facts.attention_threads / ranks_here);
+  return threads * attention_scratch_bytes(config, longest_part_end(jobs, policy), Direction::backward, facts);
+}
+
 }  // namespace
 
 /// The packed forms that one grouped call makes of these jobs' factors, at most: those of one operator.
@@ -89,13 +98,13 @@ int64_t largest_forms(const ModelConfig& config, std::span<const JobFootprint> j
   return largest;
 }
 
-int64_t workspace_bytes(const ModelConfig& config, std::span<const JobFootprint> jobs, int64_t tokens,
+int64_t workspace_bytes(const ModelConfig& config, std::span<const JobFootprint> jobs, int64_t tokens, const PackingPolicy& policy,
                         const MemoryFacts& facts) {
   const int64_t e = facts.element_size, a = accumulation_size(facts);
   const int64_t hidden = config.hidden_size, intermediate = config.intermediate_size;
   const int64_t mlp = 3 * hidden + 4 * intermediate;
   const int64_t attention = 3 * hidden + 2 * config.query_size() + 2 * config.key_value_size();
-  int64_t per_token = e * (std::max(mlp, attention) + std::max(3 * hidden, intermediate));
+  int64_t per_token = e * std::max(3 * hidden, intermediate);
   per_token += 2 * hidden * (a - e);  // the residual stream, before and after a product
   int64_t of_methods = 0;
   for (const JobFootprint& job : jobs) {
@@ -104,7 +113,11 @@ int64_t workspace_bytes(const ModelConfig& config, std::span<const JobFootprint>
     }
   }
   per_token += of_methods;
-  if (facts.packed) return tokens * per_token + widened_bytes(config, tokens, facts);
+  if (facts.packed) {
+    const int64_t of_layer = std::max(tokens * e * mlp, tokens * e * attention + attention_bytes(config, jobs, policy, facts));
+    return of_layer + tokens * per_token + widened_bytes(config, tokens, facts);
+  }
+  per_token += e * std::max(mlp, attention);
   const int64_t own = facts.gpu_kernels ? gpu_kernel_bytes(config, jobs, tokens, facts) : facts.product_block_bytes;
   if (config.head_dim % 8 == 0 && config.head_dim <= facts.widest_flash_head) return 3 * tokens * per_token + own;
   const int64_t longest = longest_row(jobs);

@@ -10,7 +10,7 @@
 namespace cotune {
 
 /// Of a microbatch of so many tokens; predict_rounds has the formula.
-int64_t workspace_bytes(const ModelConfig& config, std::span<const JobFootprint> jobs, int64_t tokens,
+int64_t workspace_bytes(const ModelConfig& config, std::span<const JobFootprint> jobs, int64_t tokens, const PackingPolicy& policy,
                         const MemoryFacts& facts);
 
 /// The packed forms that one grouped call makes of these jobs' factors, at most: those of one operator.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "schedule/memory_shapes.h"
 #include "schedule/step_memory_simulation.h"
 
 namespace cotune {
@@ -142,12 +143,12 @@ bool simulates(AdapterMethod method) {
 }
 
 bool runs_on_kernels(const ModelConfig& config, const MemoryFacts& facts) {
-  if (!facts.packed || facts.element_size == 8 || !config.gated) return false;
+  if (!attends_with_kernels(config, facts) || !config.gated) return false;
   for (const int64_t size : {config.hidden_size, config.query_size(), config.key_value_size(), config.intermediate_size,
                              config.vocabulary_size}) {
     if (size % 32 != 0) return false;
   }
-  return config.head_dim % 16 == 0 && config.head_dim <= 128;
+  return true;
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-/// The counted bytes of one step, exactly: every tensor that the engine's operators allocate on our kernels, in their order
-/// (MuxTune §3.3, Eq. 5, without its fitted constants). Where memory.h bounds every plan that jobs can have, this is what
-/// one plan takes.
+/// The counted bytes of one step, exactly: every tensor that the engine's operators allocate on our kernels, in their order,
+/// and what attention works in (MuxTune §3.3, Eq. 5, without its fitted constants). Where memory.h bounds every plan that
+/// jobs can have, this is what one plan takes.
 #pragma once
 
 #include <cstdint>

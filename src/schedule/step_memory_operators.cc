@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "schedule/attention_scratch.h"
 #include "schedule/resident_memory.h"
 #include "schedule/step_memory_simulation.h"
 
@@ -171,6 +172,15 @@ void StepMemorySimulation::run_head() {
   const Block d_rows = allocate(labelled * hidden_, e_);
 }
 
+void StepMemorySimulation::attend(Direction direction) {
+  kind_ = workspace;
+  int64_t longest = 0;
+  for (const RowPart& part : row_parts(step_.plan.microbatches[static_cast<size_t>(microbatch_)])) {
+    longest = std::max(longest, part.position + part.length + part.pad);
+  }
+  allocate(facts_.attention_threads, attention_scratch_bytes(config_, longest, direction, facts_));
+}
+
 void StepMemorySimulation::attention_backward(int64_t layer) {
   state_->d_qkv = allocate(tokens_ * qkv_, e_);
   kind_ = chain_kv;
@@ -182,6 +192,7 @@ void StepMemorySimulation::attention_backward(int64_t layer) {
     keys = allocate(chain.rows * kv_, 4);
     values = allocate(chain.rows * kv_, 4);
   }
+  attend(Direction::backward);
   state_->d_x.reset();
 }
 
@@ -209,6 +220,7 @@ void StepMemorySimulation::run_operator(const Operator& op) {
       record.attention_out = allocate(tokens_ * query_, e_);
       record.lse = allocate(tokens_ * config_.head_count, 4);
       s.x = record.attention_out;
+      attend(Direction::forward);
       break;
     case OperatorKind::o_proj: s.hidden = forward_product(op, hidden_, a_); break;
     case OperatorKind::mlp_norm: s.x = norm(record.mlp_rms, record.middle); break;

@@ -104,6 +104,8 @@ class StepMemorySimulation {
   // ---- the operators of engine/stage.cc ----
 
   void run_head();
+  /// Scratch of all threads, while attention of the microbatch runs.
+  void attend(Direction direction);
   void attention_backward(int64_t layer);
   void run_operator(const Operator& op);
 

@@ -15,7 +15,7 @@ constexpr int64_t slice_alignment = 64;  // bytes
 
 }  // namespace
 
-int64_t predict_weight_bytes(const ModelConfig& config, const MemoryFacts& facts) {
+int64_t predict_weight_bytes(const ModelConfig& config, const MemoryFacts& facts, int64_t positions) {
   // Parts of layers that are in one process take together what the whole takes.
   const int64_t parts = facts.tensor_parallel / parts_here(facts);
   const ModelConfig own = sharded_config(config, parts);
@@ -47,7 +47,13 @@ int64_t predict_weight_bytes(const ModelConfig& config, const MemoryFacts& facts
     bytes += head;
     dearest = std::max(dearest, bytes);
   }
-  return dearest;
+  return dearest + parts_here(facts) * std::min(positions, config.context_length) * config.head_dim * a;
+}
+
+int64_t positions_of(std::span<const JobFootprint> jobs) {
+  int64_t longest = 0;
+  for (const JobFootprint& job : jobs) longest = std::max({longest, job.longest_row, job.longest_eval_row});
+  return longest;
 }
 
 }  // namespace cotune

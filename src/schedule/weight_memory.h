@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "model/config/model_config.h"
 #include "schedule/memory_facts.h"
@@ -16,6 +17,11 @@ inline constexpr int64_t embedding_rows_at_once = 1024;
 /// accumulation dtype. A tied embedding is read from the head. With process_stages: of the dearest one. With weight_copies: the slices of
 /// the layers' products and of the embedding, all else, the largest form of a product twice, for those that are gathered, and what others
 /// ask of the embedding at a time; at least the embedding beside its slice, from which it is cut.
-int64_t predict_weight_bytes(const ModelConfig& config, const MemoryFacts& facts);
+/// positions: tokens of the longest row, for which there are rotary tables, one of the model's context at most: positions · head_dim values in
+/// the accumulation dtype, of every part of layers in this process. 0: without.
+int64_t predict_weight_bytes(const ModelConfig& config, const MemoryFacts& facts, int64_t positions = 0);
+
+/// The positions of these jobs: their longest row, held-out ones included.
+int64_t positions_of(std::span<const JobFootprint> jobs);
 
 }  // namespace cotune

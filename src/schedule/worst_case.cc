@@ -51,6 +51,12 @@ int64_t longest_row(std::span<const JobFootprint> jobs) {
   return longest;
 }
 
+int64_t longest_part_end(std::span<const JobFootprint> jobs, const PackingPolicy& policy) {
+  const int64_t longest = longest_row(jobs);
+  if (policy.layout == Layout::chunked) return round_up(longest, policy.chunk_size);
+  return policy.layout == Layout::padded && longest > atom_tokens ? longest + std::min(longest, policy.token_budget) : longest;
+}
+
 /// Tokens of a round.
 int64_t round_tokens(std::span<const JobFootprint> jobs, const PackingPolicy& policy) {
   const int64_t widest = fuses(policy) ? longest_row(jobs) : 0;

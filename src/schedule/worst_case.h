@@ -37,6 +37,9 @@ int64_t batch_tokens(const JobFootprint& job, const PackingPolicy& policy, int64
 /// Whether jobs share microbatches.
 bool fuses(const PackingPolicy& policy);
 int64_t longest_row(std::span<const JobFootprint> jobs);
+/// Where the longest part of a row ends in it, at most, pads included: in whole chunks; under layout padded the last part of a row that is cut
+/// may be as wide as the longest part of another.
+int64_t longest_part_end(std::span<const JobFootprint> jobs, const PackingPolicy& policy);
 /// Tokens of a round.
 int64_t round_tokens(std::span<const JobFootprint> jobs, const PackingPolicy& policy);
 /// worst_case, with what all ranks of a pipeline have at once, as if each had the whole model. everything: round_tokens.

@@ -11,7 +11,7 @@ namespace cotune {
 namespace {
 
 /// What the rest of a process grows by from its first round to its end: pages of libraries that are read when they first run, the heap,
-/// stacks, kernels' scratch. At most 53 MiB in the 200 random mixes of tests/cli/memory_test.py.
+/// stacks, kernels' scratch apart from that of attention, which is counted. At most 53 MiB in the 200 random mixes of tests/cli/memory_test.py.
 constexpr int64_t growth_bytes = int64_t{64} << 20;
 /// And what comes and goes within a round or while files are made.
 constexpr int64_t moment_bytes = int64_t{32} << 20;

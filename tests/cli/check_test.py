@@ -197,7 +197,7 @@ class Memory(Check):
         for check in (["--check"], []):
             errors = self.run_program("train", self.jobs_file(), *check, "--memory", "2MiB", "--output-dir", self.path / "run",
                                       expect=2).stderr
-            self.assertRegex(errors, r"run\.memory: 2MiB: the model alone takes \d+ MiB while it is loaded; the limit of 2 MiB leaves -?\d+ MiB")
+            self.assertRegex(errors, r"(--memory|jobs\.yaml:\d+: run\.memory): 2MiB: the model alone takes \d+\.\d MiB while it is loaded; the limit of 2 MiB leaves -?\d+ MiB")
 
 
 class OutputFolder(Check):

@@ -29,6 +29,12 @@ WIDE = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 4096, "hidden_act": "silu",
     "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": True,
 }
+# One head of our attention's widest: of a long row its scratch, keys and values, and rotary tables are most of what is taken.
+LONG = {
+    "model_type": "llama", "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 1,
+    "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 128, "vocab_size": 512, "hidden_act": "silu",
+    "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": True,
+}
 ADAPTERS = {
     "wide": "{method: lora, r: 64, alpha: 64, dropout: 0.1, target_modules: all-linear}",
     "narrow": "{method: lora, r: 4, alpha: 8, target_modules: [q_proj, v_proj]}",
@@ -86,6 +92,43 @@ class Memory(ProgramTest):
             jobs = self.write_jobs("config: ./config.json, weights: random, seed: 3", names)
             self.hold_to_limits(jobs, (0.9, 0.75), "--token-budget", "4096")
 
+    def one_long_row(self, tokens):
+        """A job that makes one step with one row, in float32."""
+        (self.path / "config.json").write_text(json.dumps(LONG))
+        ids = [3 + i % 500 for i in range(tokens)]
+        (self.path / f"row{tokens}.jsonl").write_text(json.dumps({"input_ids": ids, "labels": ids}) + "\n")
+        (self.path / f"row{tokens}.yaml").write_text(
+            "cotune: 1\nmodel: {config: ./config.json, weights: random, dtype: float32}\njobs:\n"
+            f"  - {{name: long, data: {{train: row{tokens}.jsonl, format: tokens}}, adapter: {ADAPTERS['narrow']},\n"
+            "     train: {batch_size: 1, steps: 1}}\n")
+        return self.path / f"row{tokens}.yaml"
+
+    @unittest.skipUnless(OWN_KERNELS, "ATen's attention takes minutes for such a row")
+    def test_of_a_row_of_32768_tokens_is_never_exceeded(self):
+        jobs = self.one_long_row(32768)
+        for limit in (333, 768):
+            summary, peak, said = self.train(jobs, f"long-{limit}", f"{limit}MiB", "--token-budget", "1024", "--threads", "2")
+            self.assertLessEqual(peak, limit * MIB, said)
+        self.assertEqual([job["status"] for job in summary["jobs"]], ["finished"], said)
+
+    def predicted_peak(self, tokens, threads):
+        done = self.run_program("train", self.one_long_row(tokens), "--check", "--json", "--output-dir", self.path / "checked", "--memory", "64GiB",
+                                "--token-budget", "256", "--recompute", "always", "--threads", threads)
+        return json.loads(done.stdout)["peak_bytes"]
+
+    @unittest.skipUnless(OWN_KERNELS, "the scratch is that of our kernels")
+    def test_that_is_predicted_grows_with_the_threads_of_attention_and_the_row(self):
+        tokens, holes = 16384, 1.05
+        of_thread = holes * 20 * LONG["head_dim"] * tokens  # float32
+        cores = os.cpu_count()
+        more = self.predicted_peak(tokens, 3 * cores + 2) - self.predicted_peak(tokens, 2 * cores + 1)
+        self.assertGreaterEqual(more, (cores + 1) * of_thread, "threads beyond the cores work, too")
+        self.assertLessEqual(more, (cores + 1) * (of_thread + MIB))
+        # Inputs of the layer and of the head; keys, values and their gradients; scratch. Rotary tables are weights.
+        of_token = holes * (2 * 128 * 4 + 2 * 128 * (4 + 4) + 20 * 128) + 128 * 4
+        longer = self.predicted_peak(3 * tokens, 1) - self.predicted_peak(tokens, 1)
+        self.assertAlmostEqual(longer / (2 * tokens), of_token, delta=0.01 * of_token)
+
     def held_out_rows(self, dice, job):
         """A part of the rows to train on, or, of one job in three, a file with many times the rows of a batch."""
         if dice.randrange(3) > 0:
@@ -126,7 +169,7 @@ class Memory(ProgramTest):
             summary, peak, said = self.train(jobs, f"mix{number}", f"{limit}MiB", *options)
             where = f"mix {number}: {options}, {limit} MiB, {peak / MIB:.1f} MiB taken, {said}"
             if summary is None:  # nothing was trained: not even the weights would fit
-                self.assertIn("run.memory: ", said, where)
+                self.assertIn("--memory: ", said, where)
                 refused += 1
                 continue
             self.assertLessEqual(max(peak, summary["peak_rss_bytes"]), limit * MIB, where)

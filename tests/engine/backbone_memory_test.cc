@@ -80,6 +80,8 @@ TEST_F(BackboneMemory, OfTheWeightsIsWhatIsPredicted) {
     const int64_t weights = backbone->weight_bytes() - bytes_of(backbone->rotary());
     EXPECT_GE(predict_weight_bytes(backbone->config(), facts), weights);
     EXPECT_LE(predict_weight_bytes(backbone->config(), facts), weights * 101 / 100);
+    EXPECT_EQ(predict_weight_bytes(backbone->config(), facts, backbone->positions()) - predict_weight_bytes(backbone->config(), facts),
+              bytes_of(backbone->rotary()));
   }
 }
 

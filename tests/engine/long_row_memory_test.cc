@@ -1,11 +1,14 @@
-// A row longer than the token budget, recomputed: its memory grows by layer inputs, keys and values, and by nothing else.
+// A row longer than the token budget, recomputed: its memory grows by layer inputs, keys and values, and what the threads of attention work in,
+// and by nothing else.
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "engine/memory_facts.h"
 #include "engine/random_job.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
+#include "schedule/attention_scratch.h"
 #include "schedule/memory.h"
 #include "support/on_device.h"
 
@@ -58,7 +61,7 @@ class LongRow : public ::testing::TestWithParam<AdapterMethod> {
   }
 };
 
-TEST_P(LongRow, TakesLayerInputsKeysAndValuesAndNothingElseOfItsLength) {
+TEST_P(LongRow, TakesLayerInputsKeysValuesAndScratchOfAttentionAndNothingElseOfItsLength) {
   SKIP_ON_A_DEVICE() << "counts the host's memory";
   const ModelConfig config = long_context_config();
   const auto backbone = random_backbone(config, at::kBFloat16);
@@ -75,7 +78,10 @@ TEST_P(LongRow, TakesLayerInputsKeysAndValuesAndNothingElseOfItsLength) {
   // Inputs of the layers and of the head, keys and values; tokens, labels and positions of the chunks are the rest.
   const int64_t inputs = (config.layer_count + 1) * config.hidden_size * 4;
   const auto per_token = static_cast<double>(longer.live - shorter.live) / 2048;
-  EXPECT_LE(per_token, 1.06 * static_cast<double>(inputs + keys_and_values));
+  const MemoryFacts facts = memory_facts(at::kBFloat16, at::kCPU);
+  const auto scratch = [&](int64_t tokens) { return facts.attention_threads * attention_scratch_bytes(config, tokens, Direction::backward, facts); };
+  const auto scratch_per_token = static_cast<double>(scratch(4096) - scratch(2048)) / 2048;
+  EXPECT_LE(per_token, 1.06 * static_cast<double>(inputs + keys_and_values) + scratch_per_token);
 }
 
 TEST_P(LongRow, StaysWithinWhatIsPredicted) {
@@ -92,7 +98,8 @@ TEST_P(LongRow, StaysWithinWhatIsPredicted) {
     for (const AdaptedModule& module : adapter->setup().modules) {
       footprint.adapters.push_back({0, adapter->method(), module.layer, module.projection, module.r, 0});
     }
-    const MemoryFacts facts{.weight_bytes = 1};
+    MemoryFacts facts = memory_facts(at::kBFloat16, at::kCPU);
+    facts.weight_bytes = 1;
     const MemoryEstimate estimate = predict_memory(config, {&footprint, 1}, policy, facts);
     const int64_t dynamic = estimate.activations + estimate.chain_kv + estimate.workspace + estimate.logits;
     const Peaks peaks = peaks_of_row(interpreter, form, 2048, policy);

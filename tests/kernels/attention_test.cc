@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <memory>
+
 #include "kernels/attention_kernels.h"
+#include "kernels/attention_scratch.h"
 #include "kernels/reference_values.h"
 
 namespace cotune::kernels {
@@ -64,7 +67,10 @@ struct Batch {
       return;
     }
     AttentionCall call = arguments(segments, {});
-    for (const auto& task : plan_attention_forward(shape, segments, 2)) direct(kernel)->forward(call, task);
+    for (const auto& task : plan_attention_forward(shape, segments, 2)) {
+      const auto scratch = scratch_of(&AttentionWords::of_forward, task);
+      direct(kernel)->forward(call, task, scratch.get());
+    }
   }
   void backward(std::span<const AttentionSegment> segments, std::span<const AttentionKvGradient> gradients) {
     if (direct(kernel) == nullptr) {
@@ -73,7 +79,10 @@ struct Batch {
       return;
     }
     AttentionCall call = arguments(segments, gradients);
-    for (const auto& task : plan_attention_backward(shape, segments, 3)) direct(kernel)->backward(call, task);
+    for (const auto& task : plan_attention_backward(shape, segments, 3)) {
+      const auto scratch = scratch_of(&AttentionWords::of_backward, task);
+      direct(kernel)->backward(call, task, scratch.get());
+    }
   }
 
   void run_whole() {
@@ -110,6 +119,16 @@ struct Batch {
       store_kv_gradient(dtype(), dv.data() + from * kv_columns(), chunks[c].query_count, kv_columns(),
                         dqkv.at(from * qkv_stride() + q_stride() + kv_columns()), qkv_stride());
     }
+  }
+
+  struct Release {
+    void operator()(uint32_t* scratch) const { MemorySource::heap().release(nullptr, scratch, 0); }
+  };
+  /// No more than what the task is to work in.
+  std::unique_ptr<uint32_t, Release> scratch_of(int64_t (AttentionWords::*words)(int64_t) const, const AttentionTask& task) const {
+    const AttentionWords sizes = attention_words(direct(kernel)->elements_per_word, shape);
+    const int64_t count = (sizes.*words)(task.key_blocks.end - task.key_blocks.begin);
+    return std::unique_ptr<uint32_t, Release>(static_cast<uint32_t*>(MemorySource::heap().allocate(nullptr, size_t(count) * 4)));
   }
 
   AttentionCall arguments(std::span<const AttentionSegment> segments, std::span<const AttentionKvGradient> gradients) {
@@ -286,6 +305,64 @@ TEST_P(Attention, BitsDoNotDependOnTheNumberOfThreads) {
     expect_equal(many, one);
   }
   omp_set_num_threads(before);
+}
+
+struct Taken {
+  std::vector<size_t> calls;
+  int64_t alive = 0;
+};
+
+MemorySource counted(Taken& taken) {
+  return {[](void* context, size_t bytes) {
+            auto& ledger = *static_cast<Taken*>(context);
+            ledger.calls.push_back(bytes);
+            ledger.alive += int64_t(bytes);
+            return MemorySource::heap().allocate(nullptr, bytes);
+          },
+          [](void* context, void* memory, size_t bytes) noexcept {
+            static_cast<Taken*>(context)->alive -= int64_t(bytes);
+            MemorySource::heap().release(nullptr, memory, bytes);
+          },
+          &taken};
+}
+
+TEST(AttentionScratch, IsTakenOnceACallForEveryThreadAndGivenBack) {
+  if (!cpu_features().avx2) GTEST_SKIP() << "no kernels of our own here";
+  const int before = omp_get_max_threads();
+  for (const int threads : {1, 3}) {
+    omp_set_num_threads(threads);
+    for (const Kernel kernel : {Kernel::f32, Kernel::bf16}) {
+      Batch batch(kernel, {4, 2, 48, 0.1f}, {30, 200}, 60);
+      std::vector<AttentionSegment> segments = {{0, 30, 0, batch.qkv.at(0), batch.qkv.at(0), batch.qkv_stride()},
+                                                {30, 200, 0, batch.qkv.at(0), batch.qkv.at(0), batch.qkv_stride()}};
+      std::vector<AttentionKvGradient> gradients;
+      for (const int64_t begin : {0, 30}) {
+        gradients.push_back({batch.dqkv.at(begin * batch.qkv_stride() + batch.q_stride()),
+                             batch.dqkv.at(begin * batch.qkv_stride() + batch.q_stride() + batch.kv_columns()), batch.qkv_stride(), nullptr, nullptr});
+      }
+      Taken taken;
+      attention_forward(batch.dtype(), batch.shape, segments, batch.qkv.data(), batch.qkv_stride(), batch.out.data(), batch.q_stride(),
+                        batch.lse.data(), counted(taken));
+      attention_backward(batch.dtype(), batch.shape, segments, gradients, batch.qkv.data(), batch.qkv_stride(), batch.out.data(),
+                         batch.q_stride(), batch.dout.data(), batch.q_stride(), batch.lse.data(), batch.dqkv.data(), batch.qkv_stride(),
+                         counted(taken));
+      EXPECT_EQ(taken.calls, (std::vector<size_t>{size_t(threads * attention_forward_scratch_bytes(batch.dtype(), batch.shape, 200)),
+                                                  size_t(threads * attention_backward_scratch_bytes(batch.dtype(), batch.shape, 200))}));
+      EXPECT_EQ(taken.alive, 0);
+    }
+  }
+  omp_set_num_threads(before);
+}
+
+TEST(AttentionScratch, GrowsWithTheRowAsTheHeaderSays) {
+  if (!cpu_features().avx2) GTEST_SKIP() << "no kernels of our own here";
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const AttentionShape shape = {2, 1, 128, 0.1f};
+    const int64_t per_token = (12 / attention_elements_per_word(dtype) + 8) * shape.head_dim;
+    EXPECT_EQ(attention_backward_scratch_bytes(dtype, shape, 6464) - attention_backward_scratch_bytes(dtype, shape, 64), 6400 * per_token);
+    EXPECT_EQ(attention_backward_scratch_bytes(dtype, shape, 65), attention_backward_scratch_bytes(dtype, shape, 128));
+    EXPECT_LT(attention_forward_scratch_bytes(dtype, shape, 6464), attention_backward_scratch_bytes(dtype, shape, 6464));
+  }
 }
 
 }  // namespace

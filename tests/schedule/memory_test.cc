@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "schedule/attention_scratch.h"
 #include "schedule/evaluation_policy.h"
 #include "schedule/random_batches.h"
 #include "schedule/resident_memory.h"
@@ -72,6 +73,22 @@ TEST(WorstCase, BoundsEveryPlanOfRandomRounds) {
     ASSERT_LE(actual.microbatch_tokens, bound.microbatch_tokens) << "seed " << seed;
     ASSERT_LE(actual.alive_tokens, bound.alive_tokens) << "seed " << seed;
     ASSERT_LE(actual.chain_tokens, bound.chain_tokens) << "seed " << seed;
+  }
+}
+
+TEST(WorstCase, BoundsWhereThePartsOfRowsEndOverRandomRounds) {
+  for (uint64_t seed = 0; seed < 2000; ++seed) {
+    Dice dice(mix_key(34, seed));
+    const std::vector<BatchShape> round = random_round(dice);
+    const PackingPolicy policy = random_policy(dice);
+    std::vector<JobFootprint> jobs;
+    for (const BatchShape& batch : round) {
+      jobs.push_back({.job = batch.job, .longest_row = *std::max_element(batch.row_lengths.begin(), batch.row_lengths.end())});
+    }
+    const int64_t bound = longest_part_end(jobs, policy);
+    for (const Microbatch& microbatch : plan_step(round, policy).microbatches) {
+      for (const RowPart& part : row_parts(microbatch)) ASSERT_LE(part.position + part.length + part.pad, bound) << "seed " << seed;
+    }
   }
 }
 
@@ -229,6 +246,74 @@ TEST(PredictMemory, WeightsAreBothPackedFormsAndAnEmbeddingOfItsOwn) {
   ModelConfig untied = smollm2_135m();
   untied.tied_embeddings = false;
   EXPECT_EQ(predict_weight_bytes(untied, {}), 2 * (2 * linear + 3 * embedding) + norms);
+}
+
+TEST(PredictMemory, WeightsHaveRotaryTablesForTheLongestRow) {
+  ModelConfig config = smollm2_135m();
+  config.context_length = 131072;
+  const int64_t without = predict_weight_bytes(config, {});
+  EXPECT_EQ(predict_weight_bytes(config, {}, 131072), without + 131072 * 64 * 4);
+  EXPECT_EQ(predict_weight_bytes(config, {}, 200000), without + 131072 * 64 * 4) << "no more than the context";
+  EXPECT_EQ(predict_weight_bytes(config, {.element_size = 8, .packed = false}, 100) - predict_weight_bytes(config, {.element_size = 8, .packed = false}),
+            100 * 64 * 8);
+  MemoryFacts parts;
+  parts.ranks = parts.tensor_parallel = 3;
+  EXPECT_EQ(predict_weight_bytes(config, parts, 1000) - predict_weight_bytes(config, parts), 3 * 1000 * 64 * 4) << "each part has its own";
+  parts.process_stages = {whole_model(config)};
+  EXPECT_EQ(predict_weight_bytes(config, parts, 1000) - predict_weight_bytes(config, parts), 1000 * 64 * 4);
+
+  JobFootprint job = lora_job(config, 0, 8, 1, 1000);
+  EXPECT_EQ(predict_memory(config, {&job, 1}, {}, {}).weights, without + 1000 * 64 * 4);
+  job.eval_row_count = 1;
+  job.longest_eval_row = 3000;
+  EXPECT_EQ(predict_memory(config, {&job, 1}, {}, {}).weights, without + 3000 * 64 * 4);
+  EXPECT_EQ(predict_memory(config, {&job, 1}, {}, {.weight_bytes = 5}).weights, 5) << "what is known has them";
+}
+
+TEST(PredictMemory, ScratchOfAttentionGrowsWithThreadsAndTheLongestRowAlone) {
+  const ModelConfig config = smollm2_135m();
+  const auto workspace = [&](int64_t longest, int64_t threads, int64_t word_values = 2) {
+    const JobFootprint job = lora_job(config, 0, 8, 1, longest);
+    const MemoryFacts facts{.attention_threads = threads, .attention_word_values = word_values, .fragmentation = 1};
+    return predict_memory(config, {&job, 1}, {.token_budget = 256, .recompute = true, .layer_count = 30}, facts).workspace;
+  };
+  // A chain's last part works in all of its row, of which a microbatch has 256 tokens.
+  const int64_t of_token = 14 * 64;
+  EXPECT_EQ(workspace(32768, 2) - workspace(16384, 2), 2 * 16384 * of_token);
+  EXPECT_EQ(workspace(32768, 4) - workspace(16384, 4), 4 * 16384 * of_token);
+  EXPECT_EQ(workspace(32768, 4, 1) - workspace(16384, 4, 1), 4 * 16384 * 20 * 64) << "where bf16 is widened";
+  EXPECT_EQ(workspace(32768, 0), workspace(256, 0));
+  EXPECT_EQ(workspace(64, 1), workspace(64, 0)) << "the products of a layer take more anyhow";
+
+  const MemoryFacts aten{.packed = false, .attention_threads = 4};
+  EXPECT_EQ(attention_scratch_bytes(config, 1000, Direction::backward, aten), 0);
+  ModelConfig wide = config;
+  wide.head_dim = 256;
+  EXPECT_EQ(attention_scratch_bytes(wide, 1000, Direction::backward, {}), 0) << "ATen's attention";
+}
+
+TEST(PredictMemory, ScratchOfAttentionIsOfAllRanksOfAProcessTogether) {
+  const ModelConfig config = smollm2_135m();
+  const JobFootprint job = lora_job(config, 0, 8, 1, 16384);
+  const PackingPolicy policy{.token_budget = 256, .recompute = true, .layer_count = 30};
+  const auto scratch = [&](MemoryFacts facts) {
+    facts.fragmentation = 1;
+    facts.attention_threads = 6;
+    MemoryFacts none = facts;
+    none.attention_threads = 0;
+    return predict_memory(config, {&job, 1}, policy, facts).workspace - predict_memory(config, {&job, 1}, policy, none).workspace;
+  };
+  // Beside what attention has: the difference to the products of a layer, which is each rank's.
+  const int64_t of_thread = attention_scratch_bytes(config, 16384, Direction::backward, {.attention_word_values = 2});
+  MemoryFacts stages;
+  stages.ranks = 3;
+  EXPECT_LE(scratch(stages), 6 * of_thread);
+  EXPECT_GE(scratch(stages), 5 * of_thread);
+  MemoryFacts replicas;
+  replicas.ranks = 3;
+  replicas.replicas = {{.ranks = 1}, {.ranks = 2}};
+  EXPECT_LE(scratch(replicas), 6 * of_thread);
+  EXPECT_GE(scratch(replicas), 5 * of_thread);
 }
 
 TEST(PredictMemory, KernelsOfAGpuSpareCopiesOfLogitsAndTheScoresOfAttention) {

@@ -41,7 +41,7 @@ RunPrediction::RunPrediction(const Backbone& backbone, const MeasuredTimes* time
   if (!knows_memory_) return;
   const MemoryUsage usage = memory_usage();
   // f32 weights in parts take as many as their values need, which shapes do not say.
-  const int64_t weights = facts_.parts > 0 ? backbone.weight_bytes() : predict_weight_bytes(backbone.config(), facts_);
+  const int64_t weights = facts_.parts > 0 ? backbone.weight_bytes() : predict_weight_bytes(backbone.config(), facts_, backbone.positions());
   bytes_["weights"] = {weights, usage[MemoryKind::weights]};
   resident_before_ = resident_bytes_of(usage);
 }

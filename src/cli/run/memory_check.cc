@@ -65,7 +65,7 @@ WeightForms weight_forms(at::ScalarType stored, at::ScalarType compute, const Co
   return {.element_size = facts.element_size, .packed = facts.packed, .parts = facts.parts};
 }
 
-void check_weights_fit(const std::string& asked, int64_t memory_limit_bytes, const ModelConfig& config,
+void check_weights_fit(const std::string& asked, const OptionPlace& place, int64_t memory_limit_bytes, const ModelConfig& config,
                        at::ScalarType compute, size_t copies, Diagnostics& mistakes) {
   const MemoryFacts facts = memory_facts(compute, ComputeDevice{}.device, 1);
   // While it is loaded the head's weight, the largest, stands as it is beside its packed forms.
@@ -74,8 +74,8 @@ void check_weights_fit(const std::string& asked, int64_t memory_limit_bytes, con
   const int64_t left = tensor_limit(memory_limit_bytes, {});
   if (weights <= left) return;
   const int64_t least = limit_that_leaves(weights, resident_bytes() - memory_usage().held_bytes);
-  mistakes.add("", 0, "run.memory",
-               fmt::format("{}: the model alone takes {:.0f} MiB while it is loaded; the limit of {:.0f} MiB leaves {:.0f} MiB beside the "
+  mistakes.add(place.file, place.line, place.field,
+               fmt::format("{}: the model alone takes {:.1f} MiB while it is loaded; the limit of {:.0f} MiB leaves {:.0f} MiB beside the "
                            "program itself, {:.0f} MiB for what that grows by included; accepted are {:.0f} MiB, and what jobs take",
                            asked, static_cast<double>(weights) / mib, static_cast<double>(memory_limit_bytes) / mib,
                            static_cast<double>(left) / mib, static_cast<double>(expected_growth_bytes()) / mib,
@@ -111,24 +111,26 @@ PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> job
   const Parallel parallel = parallel_of(run);
   set_division(facts, parallel, run.pipeline_order, run.interleave, process_layouts);
   MemoryFacts weight_facts = memory_facts(compute, device.device, exact_parts(stored_dtype(model)));
+  std::vector<JobFootprint> all;
+  for (const auto& job : jobs) all.push_back(job->footprint());
+  const int64_t positions = positions_of(all);
   facts.weight_bytes = 0;
   for (size_t replica = 0; replica < process_layouts.size(); ++replica) {
     const PipelineLayout& layout = process_layouts[replica];
     weight_facts.process_stages = shapes_of_ranks(layout);
     weight_facts.tensor_parallel = layout.tensor_parallel();
     weight_facts.weight_copies = static_cast<int64_t>(replicas_with_weights_of(process_layouts, replica).size());
-    facts.weight_bytes = std::max(facts.weight_bytes, predict_weight_bytes(model.config, weight_facts));
+    facts.weight_bytes = std::max(facts.weight_bytes, predict_weight_bytes(model.config, weight_facts, positions));
   }
   for (const int64_t degree : process_layouts.empty() ? parallel.tensor() : std::vector<int64_t>{}) {  // each has weights of its own
     weight_facts.tensor_parallel = degree;
-    facts.weight_bytes += predict_weight_bytes(model.config, weight_facts);
+    facts.weight_bytes += predict_weight_bytes(model.config, weight_facts, positions);
   }
   const PackingPolicy policy = packing_policy(run, model.config);
   PredictedMemory predicted;
   predicted.limit_bytes = tensor_limit_bytes;
-  std::vector<JobFootprint> all;
-  for (const auto& job : jobs) {
-    const JobFootprint footprint = job->footprint();
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const JobFootprint& footprint = all[i];
     const auto alone = [&](const PackingPolicy& under) {
       return predict_memory(model.config, std::array{footprint}, under, facts);
     };
@@ -138,12 +140,11 @@ PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> job
       prediction.value_count += parameter_count(model.config, adapter);
     prediction.alone_bytes = alone(policy).total();
     if (const auto refusal =
-            refuse_for_ever(job->index(), tensor_limit_bytes, policy, run.recompute, alone)) {
-      const JobSpec& spec = job->spec();
+            refuse_for_ever(jobs[i]->index(), tensor_limit_bytes, policy, run.recompute, alone)) {
+      const JobSpec& spec = jobs[i]->spec();
       mistakes.add(spec.file, spec.line, "jobs." + spec.name,
                    "can never run within run.memory: it " + refusal->to_string(memory_limit_bytes));
     }
-    all.push_back(footprint);
   }
   predicted.together_bytes = predict_memory(model.config, all, policy, facts).total();
   return predicted;

@@ -34,8 +34,8 @@ at::ScalarType stored_dtype(const ModelFiles& model);
 WeightForms weight_forms(at::ScalarType stored, at::ScalarType compute, const ComputeDevice& device);
 
 /// Adds a mistake where the model alone exceeds what the limit leaves for tensors. asked: as run.memory says
-/// it. copies: one for each degree to which layers are divided.
-void check_weights_fit(const std::string& asked, int64_t memory_limit_bytes, const ModelConfig& config,
+/// it, at that place. copies: one for each degree to which layers are divided.
+void check_weights_fit(const std::string& asked, const OptionPlace& place, int64_t memory_limit_bytes, const ModelConfig& config,
                        at::ScalarType compute, size_t copies, Diagnostics& mistakes);
 
 /// The same of ranks that are processes, each with its stages: adds a mistake where the weights of one are more than the limit leaves, were they
@@ -58,7 +58,7 @@ struct PredictedMemory {
 
 /// Predicts what admission will (schedule/memory.h), and adds a mistake for every job that can never fit,
 /// with the kind of memory that overflows. The weights count as their type in the file says, which for
-/// float32 products on bf16 parts may be more than they will take. process_layouts: as set_division has them.
+/// float32 products on bf16 parts may be more than they will take, with rotary tables for the longest row. process_layouts: as set_division has them.
 PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> jobs, const RunSpec& run,
                                const ModelFiles& model, at::ScalarType compute, const ComputeDevice& device,
                                int64_t memory_limit_bytes, std::span<const PipelineLayout> process_layouts,

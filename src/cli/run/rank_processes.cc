@@ -26,6 +26,7 @@
 #include "jobs/jobs_file.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
+#include "ops/threads.h"
 #include "schedule/pipeline/rank_place.h"
 #include "schedule/pipeline/weight_copies.h"
 #include "train/process_memory.h"
@@ -63,7 +64,7 @@ class Follower {
         device_(choose_device(setup.at("on_cpu").get<bool>() ? "cpu" : "cuda", "run.device", {}, process.local_rank)),
         limit_(0, device_) {
     const auto here = setup.at("on_this_host").at(static_cast<size_t>(process.rank)).get<int32_t>();
-    omp_set_num_threads(
+    set_thread_count(
         threads_of_process(jobs_file_.run, setup.at("on_these_cores").at(static_cast<size_t>(process.rank)).get<int32_t>()));
     if (jobs_file_.run.portable_kernels) portable_ = std::make_unique<PortableKernels>();
     files_ = open_model_here(jobs_file_.model);

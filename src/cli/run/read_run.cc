@@ -25,6 +25,7 @@
 #include "jobs/found_chunk_size.h"
 #include "jobs/jobs_file.h"
 #include "jobs/parallel.h"
+#include "ops/threads.h"
 #include "schedule/chunk_size.h"
 #include "train/checkpoint.h"
 
@@ -72,6 +73,12 @@ void find_chunk_size(RunSpec& run, const std::vector<JobData>& data) {
              counted(std::ssize(longest), "job"));
 }
 
+/// Where an option of the run was given; its name alone where it was not.
+OptionPlace place_in(const std::map<std::string, OptionPlace>& places, const std::string& option) {
+  const auto given = places.find(option);
+  return given != places.end() ? given->second : OptionPlace{.field = option};
+}
+
 /// Fills in a ReadRun, in the order of its functions. Mistakes of one keep the others from as little as can be.
 class RunReader {
  public:
@@ -89,14 +96,17 @@ class RunReader {
 
   void prepare_device() {
     const RunSpec& run = reading_.jobs_file.run;
+    const std::string field = "run.device";
     try {
-      read_.device = choose_device(run.device, "run.device", {}, processes_ != nullptr ? processes_->process().local_rank : 0);
+      read_.device = choose_device(run.device, field, {}, processes_ != nullptr ? processes_->process().local_rank : 0);
     } catch (const UserError& error) {
-      mistakes_.add(error);
+      const OptionPlace place = place_in(reading_.run_places, field);
+      const std::string message = error.what(), prefix = field + ": ";
+      mistakes_.add(place.file, place.line, place.field, message.starts_with(prefix) ? message.substr(prefix.size()) : message);
     }
     if (!read_.device.notice.empty()) fmt::print(stderr, "{}\n", read_.device.notice);
     if (processes_ != nullptr || run.threads > 0) {
-      omp_set_num_threads(threads_of_process(run, processes_ != nullptr ? processes_->on_cores_of(0) : 1));
+      set_thread_count(threads_of_process(run, processes_ != nullptr ? processes_->on_cores_of(0) : 1));
     }
     if (run.portable_kernels) read_.portable = std::make_unique<PortableKernels>();
   }
@@ -172,7 +182,7 @@ class RunReader {
     if (read_.device.is_emulated()) return;
     read_.limit_bytes = memory_limit(run(), read_.device, processes_ != nullptr ? processes_->on_host_of(0) : 1);
     if (has_config() && read_.device.is_cpu() && processes_ == nullptr) {
-      check_weights_fit(run().memory, read_.limit_bytes, config(), read_.compute, parallel_of(run()).tensor().size(), mistakes_);
+      check_weights_fit(run().memory, place_in(run_places_, "run.memory"), read_.limit_bytes, config(), read_.compute, parallel_of(run()).tensor().size(), mistakes_);
     }
   }
 
