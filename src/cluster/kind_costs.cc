@@ -168,8 +168,8 @@ double KindCosts::list_seconds(const std::vector<StageOperator>& list, std::span
       here += std::max(slowest, work);
     }
     if (op.communicates) {
-      const double bytes = sum.tokens * static_cast<double>(instance_.model.hidden_size * instance_.machine.element_size());
-      here += all_reduce_seconds(bytes, instance_.tensor_parallel, instance_.machine.link);
+      const int64_t token_bytes = instance_.model.hidden_size * accumulation_bytes(instance_.machine.element_size());
+      here += all_reduce_seconds(sum.tokens * static_cast<double>(token_bytes), instance_.tensor_parallel, instance_.machine.link);
     }
     total += op.times * here;
   }

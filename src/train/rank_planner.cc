@@ -21,11 +21,7 @@
 namespace cotune {
 namespace {
 
-/// Among ranks that divide layers. Prices are of sums in the compute dtype; they travel in that of accumulations (TensorGroup::sum).
-LinkSpec link_of_sums(const Link& link, const StageMachine& machine) {
-  const double share = static_cast<double>(machine.element_size()) / static_cast<double>(accumulation_bytes(machine.element_size()));
-  return {.bandwidth = link.bytes_per_s * share, .latency = link.latency_s};
-}
+LinkSpec spec_of(const Link& link) { return {.bandwidth = link.bytes_per_s, .latency = link.latency_s}; }
 
 constexpr int64_t most_for_one = 4;  // microbatches of a single hybrid task, for each rank
 constexpr size_t most_splits = 2;    // that a round is compared with
@@ -81,7 +77,7 @@ PipelineLayout balanced_layout(const ModelConfig& model, const std::vector<JobSh
                                const PackingPolicy& policy, const ReplicaDegrees& degrees) {
   StageMachine machine = costs.machine;
   machine.recompute = policy.recompute;
-  machine.link = link_of_sums(thread_link, machine);
+  machine.link = spec_of(thread_link);
   StagePrices prices(model, jobs, machine);
   return {.stages = balanced_stages(model, jobs, degrees.stages(), degrees.tensor, policy.token_budget, prices,
                                     std::numeric_limits<int64_t>::max(), {}, degrees.divides_tokens),
@@ -97,14 +93,14 @@ std::vector<PipelineLayout> balanced_layouts(const ModelConfig& model, const std
 }
 
 LinkSpec link_between_threads(const MeasuredTimes* measured) {
-  const LinkSpec link{.bandwidth = thread_link.bytes_per_s, .latency = thread_link.latency_s};
+  const LinkSpec link = spec_of(thread_link);
   return measured == nullptr ? link : measured->collectives().over(link);
 }
 
 RankPlanner::RankPlanner(const ModelConfig& model, std::vector<JobShape> jobs, const DeviceCosts& costs,
                          std::vector<PipelineLayout> layouts, RankPlannerOptions options)
     : model_(model), machine_(costs.machine), jobs_(std::move(jobs)), layouts_(std::move(layouts)), options_(std::move(options)) {
-  machine_.link = link_of_sums(options_.link, machine_);
+  machine_.link = spec_of(options_.link);
   options_.longest_rows.resize(layouts_.size(), 0);
   step_s_.resize(layouts_.size());
   for (const JobShape& job : jobs_) add_optimizer_step(job);
@@ -308,9 +304,7 @@ StageSeconds RankPlanner::gathering_of(size_t replica, const StageShape& stage, 
   StageShape layers = stage;
   layers.has_embedding = layers.has_head = false;
   const WeightSharding sharding{.shards = static_cast<int64_t>(replicas_with_weights_of(layouts_, replica).size())};
-  const Link& link = options_.exchange_link;
-  const StageSeconds with = with_gathered_weights(computed, model_, layers, sharding, machine_.element_size(),
-                                                  {.bandwidth = link.bytes_per_s, .latency = link.latency_s});
+  const StageSeconds with = with_gathered_weights(computed, model_, layers, sharding, machine_.element_size(), spec_of(options_.exchange_link));
   return {with.forward - computed.forward, with.backward - computed.backward};
 }
 

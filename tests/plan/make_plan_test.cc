@@ -353,7 +353,7 @@ TEST(PlanReplica, OfDividedTokensWaitsForEveryCollective) {
       summands += each.width * model.hidden_size;
     }
     steps_s += optimizer_seconds(parameters, job.moment_count, cluster.nodes[0].device);
-    steps_s += all_reduce_seconds(static_cast<double>(summands * 2), 2, cluster.nodes[0].link);
+    steps_s += all_reduce_seconds(static_cast<double>(summands * 4), 2, cluster.nodes[0].link);
   }
   const MicrobatchCounts counts{.tokens = 2048, .labelled = 2048, .attention_pairs = 8 * 256 * 257 / 2, .job_tokens = {1024, 1024},
                                 .row_parts = 8, .job_atoms = {4, 4}};

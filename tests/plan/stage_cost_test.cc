@@ -85,9 +85,7 @@ TEST(CollectiveSeconds, OfDividedTokensAreThoseOfTheBytesThatRanksSendInARing) {
     for (const int64_t ranks : {2, 4}) {
       StageShape stage = whole_model(model);
       stage.tensor_parallel = ranks;
-      StageMachine machine{device_preset("A40"), {}, dtype};
-      // Prices are of sums in the compute dtype; the link is slower by as much as they are wider.
-      machine.link = {.bandwidth = link.bytes_per_s * static_cast<double>(element) / static_cast<double>(sum), .latency = link.latency_s};
+      const StageMachine machine{device_preset("A40"), {.bandwidth = link.bytes_per_s, .latency = link.latency_s}, dtype};
       const auto priced = [&](Direction direction) {
         double seconds = 0;
         for (const Operator& op : stage_operators(model, stage, adapters, direction)) seconds += collective_seconds(model, stage, op, tokens, machine);
@@ -181,8 +179,8 @@ TEST(StageSeconds, GrowWithTokensAndCountCommunication) {
   const double fast = stage_seconds(model, {0, 32, true, true, 2}, adapters, counts, machine).total();
   machine.link.bandwidth /= 2;
   const double slow = stage_seconds(model, {0, 32, true, true, 2}, adapters, counts, machine).total();
-  // Forward two all-reduces a layer, backward two but for the lowest layer's input; half of 2·(n − 1)/n·bytes each.
-  const double one = 2048.0 * 4096 * 2 / machine.link.bandwidth;
+  // Forward two all-reduces a layer, backward two but for the lowest layer's input; half of 2·(n − 1)/n·bytes each, in f32.
+  const double one = 2048.0 * 4096 * 4 / machine.link.bandwidth;
   EXPECT_NEAR(slow - fast, (64 + 63) * one / 2, 1e-6 * one);
   machine.dtype = "float64";
   EXPECT_THROW(stage_seconds(model, {0, 32, true, true, 2}, adapters, counts, machine), UserError);

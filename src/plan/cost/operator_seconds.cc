@@ -7,11 +7,6 @@
 #include "schedule/sequence_parallel.h"
 
 namespace cotune {
-namespace {
-
-int64_t accumulation_bytes(const StageMachine& machine) { return cotune::accumulation_bytes(machine.element_size()); }
-
-}  // namespace
 
 double work_seconds(const OperatorCost& cost, const StageMachine& machine) {
   const DeviceSpec& device = machine.device;
@@ -39,8 +34,7 @@ double all_reduce_seconds(double bytes, int64_t ranks, const LinkSpec& link) {
 }
 
 double sum_seconds(int64_t values, int64_t ranks, const StageMachine& machine) {
-  const bool is_measured = machine.link.measured.contains({CollectiveKind::all_reduce, ranks});
-  return all_reduce_seconds(static_cast<double>(values * (is_measured ? accumulation_bytes(machine) : machine.element_size())), ranks, machine.link);
+  return all_reduce_seconds(static_cast<double>(values * accumulation_bytes(machine.element_size())), ranks, machine.link);
 }
 
 double collective_seconds(const ModelConfig& model, const StageShape& stage, const Operator& op, int64_t tokens, const StageMachine& machine) {
@@ -49,13 +43,10 @@ double collective_seconds(const ModelConfig& model, const StageShape& stage, con
   const int64_t ranks = stage.tensor_parallel, values = tokens * collective_columns(model, stage, op);
   if (kind == Collective::all_reduce) return sum_seconds(values, ranks, machine);
   const bool gathers = kind == Collective::all_gather;
-  const int64_t element = machine.element_size(), accumulation = accumulation_bytes(machine);
-  const std::optional<double> measured = machine.link.measured_seconds(gathers ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter,
-                                                                       ranks, static_cast<double>(values * (gathers ? element : accumulation)));
-  if (measured) return *measured;
-  auto bytes = static_cast<double>(values * element);
-  if (gathers) bytes *= static_cast<double>(element) / static_cast<double>(accumulation);
-  return all_reduce_seconds(bytes, ranks, machine.link) / 2;
+  const auto bytes = static_cast<double>(values * (gathers ? machine.element_size() : accumulation_bytes(machine.element_size())));
+  const std::optional<double> measured =
+      machine.link.measured_seconds(gathers ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter, ranks, bytes);
+  return measured ? *measured : all_reduce_seconds(bytes, ranks, machine.link) / 2;
 }
 
 }  // namespace cotune

@@ -38,15 +38,12 @@ double optimizer_seconds(int64_t values, int64_t moment_count, const DeviceSpec&
 /// 2·(n − 1)/n·bytes / bandwidth + 2·(n − 1)·latency.
 double all_reduce_seconds(double bytes, int64_t ranks, const LinkSpec& link);
 
-/// All-reduce of so many values, accumulations, among the tensor-parallel ranks of a stage. Measured times are of their size
-/// (max(4, element size) bytes each); a ring's is reckoned as if they travelled in the compute dtype.
+/// All-reduce of so many values among the tensor-parallel ranks of a stage. Sums travel as accumulations, max(4, element size) bytes each.
 double sum_seconds(int64_t values, int64_t ranks, const StageMachine& machine);
 
-/// What follows an operator that communicates, for a microbatch of so many tokens; 0 where it does not. As it was measured, where
-/// machine.link.measured has its kind of so many ranks: sums of the size of accumulations, gathers of the compute dtype. Elsewhere a
-/// reduce-scatter or an all-gather is half an all-reduce, sums are reckoned as if they travelled in the compute dtype, and gathers, which
-/// do, by their share of that: a link that is given slower by as much as accumulations are larger (train/rank_planner.cc) then holds for
-/// both.
+/// What follows an operator that communicates, for a microbatch of so many tokens; 0 where it does not. Sums are of the size of
+/// accumulations, gathers of the compute dtype. As it was measured, where machine.link.measured has its kind of so many ranks;
+/// elsewhere a reduce-scatter or an all-gather is half an all-reduce of its bytes.
 double collective_seconds(const ModelConfig& model, const StageShape& stage, const Operator& op, int64_t tokens, const StageMachine& machine);
 
 }  // namespace cotune
