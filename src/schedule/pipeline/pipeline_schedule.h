@@ -22,8 +22,8 @@ struct PipelineSchedule {
 /// waits, if the times are right, and none waits for ever, whatever the times turn out to be. On a job's
 /// lowest stage its optimizer step follows its last backward, on the others it comes just before its next
 /// step's first forward. Where there is no next step, it waits for the norm's own message, in the first gap
-/// after that arrives. A free follows the last use. Throws InternalError when the order holds a cycle, or
-/// more or less than the work.
+/// after that arrives. A free follows the stage's last computation and sends, and hands on to the stage below on its own
+/// rank the error (its output is that of the stage above at once). Throws InternalError: a cycle, more or less than the work.
 PipelineSchedule make_schedule(const PipelineWork& work, const ComputeOrder& order,
                                const PipelineCluster& cluster = {});
 

@@ -114,6 +114,7 @@ class Execution {
     const Action& action = schedule_.ranks[rank][at_[rank]];
     COTUNE_CHECK(action.stage >= 0 && action.stage < work_.stage_count(), "{}: there is no such stage",
                  here());
+    check_unused(action);
     switch (action.kind) {
       case ActionKind::forward:
         return forward(action);
@@ -146,13 +147,36 @@ class Execution {
   int32_t lowest(const Action& action) const { return lowest_[static_cast<size_t>(action.microbatch)]; }
   bool is_in_work(const JobStep& step) const { return microbatches_of_.contains(step); }
 
+  /// Fields that an action does not use stand at their defaults: what it does it does whole and by itself.
+  void check_unused(const Action& action) const {
+    const bool is_message = action.kind == ActionKind::send_activation || action.kind == ActionKind::receive_activation ||
+                            action.kind == ActionKind::send_error || action.kind == ActionKind::receive_error;
+    Action used{.kind = action.kind, .stage = action.stage};
+    if (action.microbatch >= 0 && action.kind != ActionKind::optimizer_step) {
+      used.hybrid_task = action.hybrid_task;
+      used.microbatch = action.microbatch;
+    } else {
+      used.job = action.job;
+      used.job_step = action.job_step;
+    }
+    if (is_message) {
+      used.peer = action.peer;
+      used.bytes = action.bytes;
+    }
+    COTUNE_CHECK(action == used, "{}: sets a field that it does not use", here());
+  }
+
+  void check_hybrid_task(const Action& action) const {
+    COTUNE_CHECK(action.hybrid_task == microbatch(action).hybrid_task, "{}: of hybrid task {}", here(),
+                 microbatch(action).hybrid_task);
+  }
+
   void check_compute(const Action& action) const {
     COTUNE_CHECK(
         action.microbatch >= 0 && action.microbatch < static_cast<int32_t>(work_.microbatches.size()),
         "{}: there is no such microbatch", here());
     COTUNE_CHECK(is_mine(action.stage), "{}: the stage is rank {}'s", here(), rank_of(action.stage));
-    COTUNE_CHECK(action.hybrid_task == microbatch(action).hybrid_task, "{}: of hybrid task {}", here(),
-                 microbatch(action).hybrid_task);
+    check_hybrid_task(action);
   }
 
   static MessageKey key_of(const Action& message) {
@@ -211,6 +235,8 @@ class Execution {
     const bool is_top = action.stage + 1 == work_.stage_count();
     if (!is_top && is_mine(action.stage + 1)) {
       COTUNE_CHECK(state(action.microbatch, action.stage + 1).through, "{}: before the stage above", here());
+      COTUNE_CHECK(state(action.microbatch, action.stage + 1).freed, "{}: before the free of the stage above, which hands its error down",
+                   here());
     } else if (!is_top && !has_arrived({true, action.stage, action.microbatch, -1, -1})) {
       return false;
     }
@@ -270,6 +296,7 @@ class Execution {
     }
     COTUNE_CHECK(action.microbatch < static_cast<int32_t>(work_.microbatches.size()),
                  "{}: there is no such microbatch", here());
+    check_hybrid_task(action);
     COTUNE_CHECK(!is_error || lowest(action) <= action.stage, "{}: nobody needs this error", here());
     COTUNE_CHECK(action.bytes == microbatch(action).message_bytes.of(action.kind), "{}: the message has {} bytes", here(),
                  microbatch(action).message_bytes.of(action.kind));

@@ -25,10 +25,10 @@ struct PipelineFacts {
 /// Throws InternalError naming rank, action and the first violation of:
 ///   content    every forward, backward (from the head down to the microbatch's lowest stage), free, message
 ///   and
-///              optimizer step once, on its rank, to its peer, of its size; nothing else
+///              optimizer step once and whole, on its rank, to its peer, of its size; nothing else
 ///   channels   sends and receives of a channel in one order
 ///   deadlock   every rank comes to its end; else each waiting rank is named with what it waits for
-///   use        nothing is used before it was computed or its receive posted, nor sent or used after its free
+///   use        nothing is used before it was computed, its receive posted or (an error on its rank) handed on, nor sent after its free
 ///   chains     forward in descending, backward in ascending index on every stage
 ///   gradients  of a job step go backward in ascending index on every stage with adapters of it
 ///   steps      an optimizer step comes after all backwards of its step on its stage and knows the whole
