@@ -117,13 +117,14 @@ ReplicaPrediction predict_replica(const ReplicaModel& replica, const PricedRows&
       computes = interleaved_one_f_one_b(run.work, one_job_at_a_time ? BatchBoundary::flush : BatchBoundary::continuous);
     }
     run.schedule = make_schedule(run.work, computes, replica.links);
-    verify(run.work, run.schedule);
+    const PipelineFacts proven = verify(run.work, run.schedule);
     run.simulation = simulate(run.work, run.schedule, replica.links);
     prediction.seconds += run.simulation.makespan_s / static_cast<double>(rounds);
     for (size_t s = 0; s < ranks; ++s) {
       const SimulatedRank& rank = run.simulation.ranks[s];
       prediction.busy_s[s] += rank.busy_s / static_cast<double>(rounds);
-      prediction.memory[s].activations = std::max(prediction.memory[s].activations, rank.peak_bytes);
+      // In flight by the proof, and with what waits to be sent.
+      prediction.memory[s].activations = std::max({prediction.memory[s].activations, rank.peak_bytes, proven.peak_bytes[s]});
     }
     prediction.runs.push_back(std::move(run));
   }
