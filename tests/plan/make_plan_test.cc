@@ -524,13 +524,18 @@ TEST(MakePlan, HybridIsNeverSlowerThanFusingAllOrNone) {
     Case problem(seed);
     problem.options.deployments = {System::task_fused};
     problem.options.orders = {PipelineOrder::automatic};
-    problem.options.sharing = {Sharing::temporal, Sharing::hybrid};
+    problem.options.sharing = {Sharing::temporal, Sharing::batch_all, Sharing::hybrid};
     const PlanningResult result = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
-    const Alternative &temporal = result.alternatives[0], &hybrid = result.alternatives[1];
-    if (!temporal.fits()) continue;
-    ASSERT_TRUE(hybrid.fits()) << seed;
-    EXPECT_LE(hybrid.predicted.seconds, temporal.predicted.seconds * (1 + 1e-9)) << seed;
+    const Alternative &temporal = result.alternatives[0], &batch_all = result.alternatives[1], &hybrid = result.alternatives[2];
+    for (const Alternative* each : {&temporal, &batch_all}) {
+      if (!each->fits()) continue;
+      (each == &temporal ? none : all) += 1;
+      ASSERT_TRUE(hybrid.fits()) << seed;
+      EXPECT_LE(hybrid.predicted.seconds, each->predicted.seconds * (1 + 1e-9)) << seed << (each == &temporal ? " temporal" : " batch-all");
+    }
   }
+  EXPECT_GT(all, 15);
+  EXPECT_GT(none, 15);
 }
 
 TEST(MakePlan, UnlikeReplicasAreNeverPredictedSlowerThanLikeOnes) {
