@@ -56,6 +56,8 @@ double least_seconds(const ReplicaModel& replica, const PricedRows& priced) {
   return *std::max_element(of_rank.begin(), of_rank.end());
 }
 
+constexpr double small_bubble = 0.03;  // of a step, that no further token budgets are tried for
+
 /// The best choice under one order so far.
 class BestChoice {
  public:
@@ -69,6 +71,9 @@ class BestChoice {
                .is_bound = prediction.is_bound};
     return true;
   }
+
+  /// Whether it leaves its ranks idle for longer than a search is worth.
+  bool idles() const { return fits() && choice_->replica.bubble > small_bubble; }
 
   /// Whether what takes at least so long cannot be it.
   bool rules_out(double least_s) const { return fits() && least_s >= choice_->replica.seconds; }
@@ -311,8 +316,8 @@ std::vector<std::optional<ReplicaChoice>> ReplicaPlanner::search(const ReplicaMo
     const int64_t next = std::max(least, budget / 2 / 64 * 64);
     for (size_t o = 0; o < tried.orders.size(); ++o) {
       in_vain[o] = has_gained[o] ? 0 : in_vain[o] + 1;
-      // Smaller microbatches of padded rows have fewer pads.
-      const bool may_gain = options_.layout == Layout::padded && in_vain[o] < 2;
+      // Smaller microbatches of padded rows have fewer pads; of others, more fit at once where a pipeline waits for memory.
+      const bool may_gain = (options_.layout == Layout::padded || best[o].idles()) && in_vain[o] < 2;
       is_done[o] = is_done[o] || (!has_misfit[o] && microbatches >= tried.wanted && !may_gain);
     }
     if (is_fixed || std::ranges::count(is_done, false) == 0 || next >= budget) break;
