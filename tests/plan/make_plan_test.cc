@@ -465,15 +465,16 @@ TEST(MakePlan, HoldsARowInSmallerMicrobatchesThanTheLargestThatFit) {
   PlanOptions options;
   options.sharing = {Sharing::hybrid};
   options.orders = {PipelineOrder::automatic};
-  options.recompute = Recompute::never;
+  options.recompute = Recompute::always;
   options.savings.clear();
   int64_t held_by_smaller = 0;
-  for (int percent = 40; percent < 80; percent += 2) {
-    SCOPED_TRACE(percent);
-    ClusterSpec cluster = cluster_of(1, 1, "A100-40", 0.002 * percent);
+  for (int64_t mib = 2400; mib < 3100; mib += 25) {
+    SCOPED_TRACE(mib);
+    ClusterSpec cluster = cluster_of(1, 1, "A100-40");
+    cluster.nodes[0].device.memory_bytes = mib << 20;
     cluster.nodes[0].device.usable_memory = 1;
     const PlanningResult result = make_plan(model, cluster, jobs, options);
-    ReplicaPlanner planner(model, cluster, cluster.nodes[0], jobs, options, false);
+    ReplicaPlanner planner(model, cluster, cluster.nodes[0], jobs, options, true);
     PlannedReplica replica{.tensor_parallel = 1, .token_budget = least_budget(options), .rows = typical_step(jobs)};
     replica.stages = {{.shape = {0, model.layer_count, true, true, 1}, .devices = {{"n", 0, 0}}}};
     const bool fits = planner.plan(replica, Sharing::hybrid, {PipelineOrder::automatic}).front().fits();
@@ -652,7 +653,7 @@ TEST(MakePlan, SaysWhichRowsFitWhereTheLongestDoNot) {
   options.recompute = Recompute::never;
   const PlanningResult result = make_plan(model, cluster, {job_of(model, 0, 4, {100, 4096}, 16)}, options);
   ASSERT_FALSE(result.chosen.has_value());
-  const int64_t reach = result.configurations[0].chunk_tokens;
+  const int64_t reach = result.configurations[0].longest_row;
   ASSERT_GT(reach, 256);
   EXPECT_THAT(result.advice,
               HasSubstr(fmt::format("as it is, rows of up to {} tokens fit (data.max_length)", reach)));

@@ -29,7 +29,8 @@ TEST(RooflineProfile, ComesBackFromJsonAndIsReadAsMeasuredTimes) {
   }
 }
 
-/// Sums of terms are no maximum of two: they meet the roofline within some percent, the slower the device the closer.
+/// Sums of terms are no maximum of two: they meet the roofline within some percent where microbatches are as large as plans have them, the slower the
+/// device the closer.
 TEST(RooflineProfile, PredictsStagesCloseToTheRooflineItself) {
   ModelConfig model = model_preset("llama-2-7b");
   model.layer_count = 4;
@@ -46,7 +47,7 @@ TEST(RooflineProfile, PredictsStagesCloseToTheRooflineItself) {
       const StageMachine roofline{.device = device_preset(device)}, measured{.device = device_preset(device), .measured = &times};
       const double truth = stage_seconds(model, stage, adapters, counts, roofline).total();
       const double fitted = stage_seconds(model, stage, adapters, counts, measured).total();
-      EXPECT_NEAR(fitted / truth, 1, tokens < 2048 ? 0.25 : 0.05) << device << ", " << tokens;
+      EXPECT_NEAR(fitted / truth, 1, tokens < 256 ? 0.35 : 0.12) << device << ", " << tokens;
     }
   }
 }

@@ -34,29 +34,31 @@ std::map<std::string, Sum> round_sums(const ModelConfig& model, const PlannedSte
   return sums;
 }
 
-std::vector<int64_t> rows_of(int64_t tokens, int64_t length) { return std::vector<int64_t>(static_cast<size_t>(tokens / length), length); }
-
-/// One microbatch each, as large as planning makes them.
+/// One microbatch each, as large as planning makes them; of every projection with an adapter and without.
 std::vector<ProfiledShape> large_shapes(int64_t context_length) {
   const std::vector<Projection> everywhere(all_projections.begin(), all_projections.end());
+  const std::vector<Projection> query_and_value = {Projection::q, Projection::v}, feed_forward = {Projection::gate, Projection::up, Projection::down};
+  const ProfiledJob jobs[] = {
+      {.method = AdapterMethod::lora, .width = 8, .projections = everywhere},
+      {.method = AdapterMethod::lora, .width = 64, .projections = everywhere},
+      {.method = AdapterMethod::lora, .width = 16, .projections = query_and_value},
+      {.method = AdapterMethod::lora, .width = 16, .projections = feed_forward},
+      {.method = AdapterMethod::bottleneck, .width = 64, .projections = {Projection::o, Projection::down}},
+      {.method = AdapterMethod::diff_pruning, .density = 0.005, .projections = everywhere},
+  };
   std::vector<ProfiledShape> shapes;
-  for (const int64_t tokens : {2048, 4096, 8192, 16384}) {
+  for (const int64_t tokens : {2048, 8192}) {
     for (const int64_t length : {std::min<int64_t>(512, context_length), std::min(tokens, context_length)}) {
-      const auto add = [&](ProfiledJob job) {
-        job.projections = everywhere;
-        job.row_lengths = rows_of(tokens, length);
+      for (ProfiledJob job : jobs) {
+        job.row_lengths.assign(static_cast<size_t>(tokens / length), length);
         shapes.push_back({.jobs = {std::move(job)}, .token_budget = tokens});
-      };
-      for (const int64_t rank : {8, 64}) add({.method = AdapterMethod::lora, .width = rank});
-      add({.method = AdapterMethod::lora, .width = 16, .dropout = 0.1});
-      add({.method = AdapterMethod::bottleneck, .width = 64});
-      add({.method = AdapterMethod::diff_pruning, .density = 0.005});
+      }
     }
   }
   return shapes;
 }
 
-/// Half of them as large as planning makes microbatches, so that fits of small ones, which a launch or the weights bound, do not take the slope.
+/// Many of them as large as planning makes microbatches: small ones, which a launch or the weights bound, say little of the slope.
 std::vector<ProfiledShape> shapes_of(int64_t context_length) {
   std::vector<ProfiledShape> shapes = canonical_shapes(context_length);
   std::ranges::move(large_shapes(context_length), std::back_inserter(shapes));
