@@ -118,6 +118,61 @@ TEST(PlanDeployment, OfSmallCasesIsTheBestOfAllPlans) {
   }
 }
 
+/// Eq. 2, written out: the least makespan of all ways to share out the sequences of buckets j and above, with `seconds` of each configuration so far.
+double least_evenly(const std::vector<BucketCosts>& costs, const Counts& replicas, const Counts& sequences, size_t j, size_t i, int64_t left,
+                    std::vector<double>& seconds, std::vector<bool>& has_any) {
+  constexpr double none = std::numeric_limits<double>::infinity();
+  if (j == sequences.size()) {
+    double makespan = 0;
+    for (size_t each = 0; each < costs.size(); ++each) makespan = std::max(makespan, has_any[each] ? seconds[each] + costs[each].fill : 0.0);
+    return makespan;
+  }
+  if (i == costs.size()) {
+    if (left > 0) return none;
+    return least_evenly(costs, replicas, sequences, j + 1, 0, j + 1 < sequences.size() ? sequences[j + 1] : 0, seconds, has_any);
+  }
+  double best = none;
+  const int64_t most = replicas[i] > 0 && j < costs[i].reach() ? left : 0;
+  for (int64_t taken = 0; taken <= most; ++taken) {
+    const double before = seconds[i];
+    const bool had_any = has_any[i];
+    if (taken > 0) {
+      seconds[i] += static_cast<double>((taken + replicas[i] - 1) / replicas[i]) * costs[i].seconds[j];
+      has_any[i] = true;
+    }
+    best = std::min(best, least_evenly(costs, replicas, sequences, j, i + 1, left - taken, seconds, has_any));
+    seconds[i] = before;
+    has_any[i] = had_any;
+  }
+  return best;
+}
+
+/// Of every number of replicas of three configurations that stand on the devices, idle ones left over or not; nothing of the planner takes part.
+TEST(PlanDeployment, OfOddSizesIsTheBestThatPlainLoopsFind) {
+  const std::vector<Counts> sizes = {{2, 3, 5}, {1, 3, 4}, {3, 4, 6}, {5, 7, 2}};
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    RandomDeployment problem(seed, {.configurations = 3, .buckets = 3, .most_sequences = 4});
+    for (size_t i = 0; i < 3; ++i) problem.costs[i].devices = sizes[seed % sizes.size()][i];
+    const int64_t devices = 11 + static_cast<int64_t>(seed % 2);
+    const Counts& size = sizes[seed % sizes.size()];
+    double best = std::numeric_limits<double>::infinity();
+    for (int64_t a = 0; a * size[0] <= devices; ++a) {
+      for (int64_t b = 0; a * size[0] + b * size[1] <= devices; ++b) {
+        for (int64_t c = 0; a * size[0] + b * size[1] + c * size[2] <= devices; ++c) {
+          std::vector<double> seconds(3, 0);
+          std::vector<bool> has_any(3, false);
+          best = std::min(best, least_evenly(problem.costs, {a, b, c}, problem.sequences, 0, 0, problem.sequences[0], seconds, has_any));
+        }
+      }
+    }
+    const Deployment plan = plan_deployment(problem.costs, problem.sequences, devices, {.gap = 0, .dispatch = {.gap = 0, .nodes = 10'000'000}});
+    ASSERT_EQ(plan.empty(), best == std::numeric_limits<double>::infinity()) << seed;
+    if (plan.empty()) continue;
+    EXPECT_NEAR(plan.dispatch.makespan, best, 1e-9 * best + 1e-12) << seed;
+    EXPECT_LE(plan.lower_bound, best * (1 + 1e-9)) << seed;
+  }
+}
+
 /// The least makespan of dealing the sequences to single replicas, by trying all.
 double least_by_row(const std::vector<BucketCosts>& costs, std::vector<std::pair<size_t, double>>& replicas, Counts& left, double best) {
   size_t bucket = left.size();
