@@ -185,13 +185,13 @@ int64_t calls_of(Kind kind, const Operator& op, int64_t projections, bool aten) 
   return 0;
 }
 
-struct ListCase {
+struct CallCase {
   std::string name;
   at::ScalarType compute;
   bool portable;
 };
 
-class Calls : public ::testing::TestWithParam<ListCase> {
+class Calls : public ::testing::TestWithParam<CallCase> {
  protected:
   void SetUp() override {
     if (GetParam().portable) {
@@ -343,8 +343,8 @@ TEST_P(Calls, OfOddWidthsAreThoseOfAtenAndDoNotGrowWithTheJobsEither) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, Calls,
-                         ::testing::Values(ListCase{"f64_aten", at::kDouble, false}, ListCase{"f32_kernels", at::kFloat, false},
-                                           ListCase{"bf16_kernels", at::kBFloat16, false}, ListCase{"f32_aten", at::kFloat, true}),
+                         ::testing::Values(CallCase{"f64_aten", at::kDouble, false}, CallCase{"f32_kernels", at::kFloat, false},
+                                           CallCase{"bf16_kernels", at::kBFloat16, false}, CallCase{"f32_aten", at::kFloat, true}),
                          [](const auto& info) { return info.param.name; });
 
 class KeptBytes : public ::testing::TestWithParam<at::ScalarType> {};
