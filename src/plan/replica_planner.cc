@@ -56,7 +56,7 @@ double least_seconds(const ReplicaModel& replica, const PricedRows& priced) {
   return *std::max_element(of_rank.begin(), of_rank.end());
 }
 
-constexpr double small_bubble = 0.03;  // of a step, that no further token budgets are tried for
+constexpr double small_bubble = 0.03;  // of a step, that no smaller microbatches are looked for
 
 /// The best choice under one order so far.
 class BestChoice {
@@ -71,9 +71,6 @@ class BestChoice {
                .is_bound = prediction.is_bound};
     return true;
   }
-
-  /// Whether it leaves its ranks idle for longer than a search is worth.
-  bool idles() const { return fits() && choice_->replica.bubble > small_bubble; }
 
   /// Whether what takes at least so long cannot be it.
   bool rules_out(double least_s) const { return fits() && least_s >= choice_->replica.seconds; }
@@ -296,6 +293,7 @@ std::vector<std::optional<ReplicaChoice>> ReplicaPlanner::search(const ReplicaMo
     // No microbatch of a pipeline is larger than the budget.
     if (tried.is_few && (tokens + budget - 1) / budget >= tried.wanted) break;
     std::vector<bool> has_misfit(tried.orders.size(), false), has_gained(tried.orders.size(), false);
+    std::vector<bool> waits(tried.orders.size(), false);  // for memory, as the default order does
     int64_t microbatches = 0;
     for (const TaskChoice& choice : tried.choices) {
       if (options_.stop != nullptr && *options_.stop) throw PlanningStopped();
@@ -306,18 +304,20 @@ std::vector<std::optional<ReplicaChoice>> ReplicaPlanner::search(const ReplicaMo
       microbatches = priced.microbatches;
       if (tried.is_few && (microbatches < 2 || microbatches >= tried.wanted)) continue;
       const double least_s = least_seconds(replica, priced);
+      const bool is_full_too_early = !holds_a_full_pipeline(replica, priced);
       for (size_t o = 0; o < tried.orders.size(); ++o) {
         if (is_done[o] || best[o].rules_out(least_s)) continue;
         const ReplicaPrediction prediction = predict_replica(replica, priced, tried.orders[o], options_.rounds, tried.effort);
         has_misfit[o] = has_misfit[o] || !prediction.fits();
+        waits[o] = waits[o] || (is_full_too_early && prediction.bubble > small_bubble);
         has_gained[o] = best[o].consider(empty, budget, choice.least_microbatches, priced, prediction) || has_gained[o];
       }
     }
     const int64_t next = std::max(least, budget / 2 / 64 * 64);
     for (size_t o = 0; o < tried.orders.size(); ++o) {
       in_vain[o] = has_gained[o] ? 0 : in_vain[o] + 1;
-      // Smaller microbatches of padded rows have fewer pads; of others, more fit at once where a pipeline waits for memory.
-      const bool may_gain = (options_.layout == Layout::padded || best[o].idles()) && in_vain[o] < 2;
+      // Smaller microbatches of padded rows have fewer pads; of others, more can be under way where memory is short.
+      const bool may_gain = (options_.layout == Layout::padded || waits[o]) && in_vain[o] < 2;
       is_done[o] = is_done[o] || (!has_misfit[o] && microbatches >= tried.wanted && !may_gain);
     }
     if (is_fixed || std::ranges::count(is_done, false) == 0 || next >= budget) break;

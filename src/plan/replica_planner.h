@@ -47,9 +47,9 @@ class ReplicaPlanner {
   /// This and the others that try something throw PlanningStopped.
   /// `empty`: with its stages, devices and rows, and the most tokens that fit by closed form as its budget. For
   /// each order the fastest of all budgets and hybrid tasks that fit, or, where none does, the last tried and
-  /// what overflows. The budget is halved, down to least_budget, as long as something does not fit, or a pipeline has fewer than
-  /// eight microbatches a stage; and further, until two halvings in a row gain nothing, with layout padded or while the best so far is idle for
-  /// more than 3 % of its step, as where memory holds few microbatches.
+  /// what overflows. The budget is halved, down to least_budget, as long as something does not fit or a pipeline has fewer than
+  /// eight microbatches a stage; and further, until two halvings in a row gain nothing, with layout padded or where a pipeline is idle for more
+  /// than 3 % of its step whose memory does not hold all that 1F1B has under way.
   /// A pipeline that has fewer microbatches than that is where these gain; a replica that they do not suit is one of
   /// `automatic` under them:
   ///   interleaved  runs of layers of equal number, two or four a rank, whichever is faster, over the budgets that leave two

@@ -75,6 +75,15 @@ std::vector<double> computing_seconds(const ReplicaModel& replica, const PricedR
   return of_rank;
 }
 
+bool holds_a_full_pipeline(const ReplicaModel& replica, const PricedRows& priced) {
+  const size_t ranks = replica.rank_count();
+  for (size_t s = 0; s < ranks; ++s) {
+    const int64_t left = replica.memory_limit - priced.resident[s].total() - message_room(priced);
+    if (left < static_cast<int64_t>(ranks - s) * priced.largest_kept[s]) return false;
+  }
+  return true;
+}
+
 ReplicaPrediction predict_replica(const ReplicaModel& replica, const PricedRows& priced, PipelineOrder order,
                                   int64_t rounds, OrderEffort effort) {
   const size_t ranks = replica.rank_count();

@@ -34,6 +34,9 @@ struct ReplicaPrediction {
   int64_t fullest_bytes() const;
 };
 
+/// Whether every rank's memory holds as many of its largest microbatch as 1F1B has under way there, one for itself and each rank behind it.
+bool holds_a_full_pipeline(const ReplicaModel& replica, const PricedRows& priced);
+
 /// What each rank computes per step under any order, but for optimizer steps: no order is shorter than the largest.
 std::vector<double> computing_seconds(const ReplicaModel& replica, const PricedRows& priced);
 
