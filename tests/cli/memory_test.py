@@ -21,7 +21,7 @@ import long_row
 
 MIB = 1 << 20
 # Equal bits whatever the token budget are what our kernels promise; ATen agrees within rounding.
-OWN_KERNELS = needs.is_here("kernels") and os.environ.get("COTUNE_CPU_ISA") != "none"
+OWN_KERNELS = needs.is_here("kernels")
 MIXES = int(os.environ.get("COTUNE_MEMORY_MIXES", "8"))
 # Wide enough for activations to count beside the libraries' own 200 MiB, small enough to be trained in a second.
 WIDE = {
@@ -103,7 +103,7 @@ class Memory(ProgramTest):
             "     train: {batch_size: 1, steps: 1}}\n")
         return self.path / f"row{tokens}.yaml"
 
-    @unittest.skipUnless(OWN_KERNELS, "ATen's attention takes minutes for such a row")
+    @needs.required("kernels")  # ATen's attention takes minutes for such a row
     def test_of_a_row_of_32768_tokens_is_never_exceeded(self):
         jobs = self.one_long_row(32768)
         for limit in (333, 768):
@@ -116,7 +116,7 @@ class Memory(ProgramTest):
                                 "--token-budget", "256", "--recompute", "always", "--threads", threads)
         return json.loads(done.stdout)["peak_bytes"]
 
-    @unittest.skipUnless(OWN_KERNELS, "the scratch is that of our kernels")
+    @needs.required("kernels")
     def test_that_is_predicted_grows_with_the_threads_of_attention_and_the_row(self):
         tokens, holes = 16384, 1.05
         of_thread = holes * 20 * LONG["head_dim"] * tokens  # float32
