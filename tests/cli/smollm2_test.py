@@ -4,7 +4,6 @@
     COTUNE=build/cotune python3 tests/cli/smollm2_test.py [UNITTEST OPTIONS]
 """
 import json
-import os
 import random
 import unittest
 
