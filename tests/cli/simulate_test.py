@@ -88,7 +88,7 @@ class SimulateTest(ProgramTest):
 
     def test_a_job_that_an_instance_cannot_hold_is_told_the_instance_that_can(self):
         trace = self.file("wide.csv", "arrival_min,duration_min,rows,tokens\n0,60,64,1024\n")
-        cluster = self.file("two.yaml", "cotune_cluster: 1\nnodes: [{name: n, devices: 4, device: {preset: A40, memory: 11GiB}}]\n")
+        cluster = self.file("two.yaml", "cotune_cluster: 1\nnodes: [{name: n, devices: 4, device: {preset: A40, memory: 11GiB}, link: pcie4}]\n")
         done = self.run_program("simulate", "--cluster", cluster, trace, "--instance", "1x1").stdout
         found = re.search(r"What would hold it:\n  instances of (\d+x\d+) devices \(--instance; they are of 1x1\)"
                           r"(?: and steps in (\d+) microbatches \(--microbatches; they are in \d+\))?\n", done)

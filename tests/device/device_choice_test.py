@@ -64,7 +64,7 @@ class DeviceChoice(unittest.TestCase):
     def test_cuda_without_a_device_says_what_is_missing(self):
         run = self.train("cuda", "--device", "cuda")
         self.assertEqual(run.returncode, 2)
-        self.assertRegex(run.stderr, r"run\.device: cuda: .*(driver|device).*`cpu` and `auto` are available")
+        self.assertRegex(run.stderr, r"--device: cuda: .*(driver|device).*`cpu` and `auto` are available")
         self.assertFalse((self.path / "cuda").exists(), "a run that cannot start leaves nothing behind")
         check = self.train("cuda", "--device", "cuda", "--check")
         self.assertEqual(check.returncode, 2)
@@ -85,7 +85,7 @@ class DeviceChoice(unittest.TestCase):
         self.assertEqual(self.adapter("auto"), self.adapter("cpu"))
         wished = self.train("cuda", "--device", "cuda", driver="fake_driver")
         self.assertEqual(wished.returncode, 2)
-        self.assertIn("run.device: cuda: ", wished.stderr)
+        self.assertIn("--device: cuda: ", wished.stderr)
 
 
 if __name__ == "__main__":

@@ -299,6 +299,7 @@ TEST(PredictMemory, ScratchOfAttentionIsOfAllRanksOfAProcessTogether) {
   const auto scratch = [&](MemoryFacts facts) {
     facts.fragmentation = 1;
     facts.attention_threads = 6;
+    facts.attention_word_values = 2;
     MemoryFacts none = facts;
     none.attention_threads = 0;
     return predict_memory(config, {&job, 1}, policy, facts).workspace - predict_memory(config, {&job, 1}, policy, none).workspace;
