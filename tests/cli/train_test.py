@@ -173,7 +173,7 @@ class CommandLine(ProgramTest):
     def test_a_refusal_for_memory_shows_the_limit_that_was_asked_for(self):
         jobs = self.jobs_file(steps=1, jobs=["plain"])
         errors = self.run_program("train", jobs, "--output-dir", self.path / "run", "--memory", "2MiB", expect=2).stderr
-        self.assertRegex(errors, r"run\.memory: 2MiB: the model alone takes \d+ MiB while it is loaded; the limit of 2 MiB leaves 0 MiB")
+        self.assertRegex(errors, r"--memory: 2MiB: the model alone takes \d+\.\d MiB while it is loaded; the limit of 2 MiB leaves 0 MiB")
         least = int(re.search(r"accepted are (\d+) MiB, and what jobs take", errors).group(1))
         jobs = self.jobs_file(steps=1, jobs=["plain"])
         done = subprocess.run(self.command("train", jobs, "--output-dir", self.path / "run", "--memory", f"{least + 2}MiB"),
