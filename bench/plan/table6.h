@@ -25,7 +25,7 @@ const std::vector<Table6Task>& table6_tasks();
 /// What is fitted, on the column of Task-Sequential alone.
 struct Table6Constants {
   double compute_efficiency = 0.5;  ///< share of the peak that products reach
-  double node_bandwidth = 1e11;     ///< bytes per second of all-reduces within a node
+  double node_bandwidth = 1e11;     ///< bytes per second of all-reduces within a node, whose sums are bf16
   double network_bandwidth = 1e10;  ///< the same across nodes: <16,1>
   double layer_seconds = 3e-3;      ///< of a layer for any chunk, forward and backward, however few tokens it has
 };

@@ -309,7 +309,8 @@ std::vector<std::optional<ReplicaChoice>> ReplicaPlanner::search(const ReplicaMo
         if (is_done[o] || best[o].rules_out(least_s)) continue;
         const ReplicaPrediction prediction = predict_replica(replica, priced, tried.orders[o], options_.rounds, tried.effort);
         has_misfit[o] = has_misfit[o] || !prediction.fits();
-        waits[o] = waits[o] || (is_full_too_early && prediction.bubble > small_bubble);
+        const bool keeps_within = tried.effort == OrderEffort::full && tried.orders[o] == PipelineOrder::automatic;
+        waits[o] = waits[o] || (keeps_within && is_full_too_early && prediction.bubble > small_bubble);
         has_gained[o] = best[o].consider(empty, budget, choice.least_microbatches, priced, prediction) || has_gained[o];
       }
     }
