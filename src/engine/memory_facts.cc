@@ -7,7 +7,6 @@
 #include "ops/attention.h"
 #include "ops/backend.h"
 #include "ops/flash_attention.h"
-#include "ops/low_rank_forms.h"
 
 namespace cotune {
 namespace {
@@ -15,6 +14,17 @@ namespace {
 // Chunks of the head: on a CPU they stay near the caches; on a GPU a product should have thousands of rows to fill it.
 constexpr int64_t cpu_head_workspace = int64_t{48} << 20;
 constexpr int64_t gpu_head_workspace = int64_t{1} << 30;
+
+template <kernels::DType dtype>
+int64_t attention_scratch(const ModelConfig& config, int64_t row_tokens, Direction direction) {
+  const kernels::AttentionShape shape{config.head_count, config.kv_head_count, config.head_dim};
+  return direction == Direction::backward ? kernels::attention_backward_scratch_bytes(dtype, shape, row_tokens)
+                                          : kernels::attention_forward_scratch_bytes(dtype, shape, row_tokens);
+}
+
+AttentionScratch attention_scratch_in(at::ScalarType compute) {
+  return compute == at::kBFloat16 ? attention_scratch<kernels::DType::bf16> : attention_scratch<kernels::DType::f32>;
+}
 
 }  // namespace
 
@@ -31,7 +41,7 @@ MemoryFacts memory_facts(at::ScalarType compute, at::Device device, int weight_p
           .product_block_bytes = multiplies_in_f32(compute, device) ? widened_block_bytes : 0,
           .attention_queries = dense_attention_queries,
           .attention_threads = packed ? at::get_num_threads() : 0,
-          .attention_word_values = packed ? kernels::attention_elements_per_word(kernel_dtype(compute)) : 1};
+          .attention_scratch = packed ? attention_scratch_in(compute) : nullptr};
 }
 
 }  // namespace cotune

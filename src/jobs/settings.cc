@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/file.h"
-#include "jobs/enum_names.h"
 #include "jobs/jobs_file.h"
 #include "jobs/option_table.h"
 #include "jobs/option_value.h"
@@ -29,17 +28,10 @@ JobSpec result_settings(const JobSpec& job) {
 
 namespace {
 
-/// Checkpoints of before there was data.special_tokens have the hash without it, and were made as if it was plain.
-std::string without_plain_special_tokens(std::string yaml) {
-  const std::string line = fmt::format("      special_tokens: {}\n", name_of(SpecialTokens::plain));
-  if (const size_t place = yaml.find(line); place != std::string::npos) yaml.erase(place, line.size());
-  return yaml;
-}
-
 std::string hash_of(JobSpec settings) {
   JobsFile alone;
   alone.jobs.push_back(std::move(settings));
-  return checksum(without_plain_special_tokens(to_yaml(alone)));
+  return checksum(to_yaml(alone));
 }
 
 }  // namespace

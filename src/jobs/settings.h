@@ -12,7 +12,7 @@ namespace cotune {
 /// chat template (what they hold is compared by a hash of the tokens) and init_from (by a checksum of its files; train/run_record.h).
 JobSpec result_settings(const JobSpec& job);
 
-/// XXH3-128 of result_settings as YAML, without data.special_tokens where that is plain.
+/// XXH3-128 of result_settings as YAML.
 std::string settings_hash(const JobSpec& job);
 /// The same as it was when the path of init_from counted: checkpoints of then have it.
 std::string earlier_settings_hash(const JobSpec& job);

@@ -20,7 +20,7 @@ enum class RoundKind { training, evaluation };
 ///                the normalised input, a product's input gradient, d_gate_up, swiglu and its gradient (or the gradients
 ///                of attention); + max(3·hidden, intermediate)·e for masked inputs of LoRA dropout; bottleneck jobs:
 ///                + hidden·(e + 4a); + the packed forms of all factors at one operator; beside what attention has of these also its scratch
-///                (attention_scratch.h): threads of the rank · bytes of one for the longest row, all of it where it is a chain, too
+///                (MemoryFacts::attention_scratch): threads of the rank · bytes of one for the longest row, all of it where it is a chain, too
 ///   logits       rows of the head's chunk, and a third more for hidden states and gradients of all, · vocabulary · e
 ///   without kernels of our own ATen makes copies in the accumulation dtype: workspace threefold and product_block_bytes, and the scores of
 ///   attention_queries of a row with the row's keys and values, 6a · (heads · queries + kv) · row; logits (e + 4a) in place of e. Beside our kernels, products that fit no panels take

@@ -41,6 +41,10 @@ struct JobFootprint {
   bool operator==(const JobFootprint&) const = default;
 };
 
+/// Bytes that one thread of our kernels of attention works in, of a call whose longest row has so many tokens up to the end of its part there,
+/// those of earlier parts included.
+using AttentionScratch = int64_t (*)(const ModelConfig& config, int64_t row_tokens, Direction direction);
+
 /// How this machine holds things.
 struct MemoryFacts {
   int64_t element_size = 2;       ///< of the compute dtype
@@ -53,7 +57,7 @@ struct MemoryFacts {
   int64_t product_block_bytes = 0;  ///< where bf16 is multiplied in f32 (ops/aten_products.h): of a weight, what is widened at a time
   int64_t attention_queries = 128;  ///< where ATen computes attention: queries of a row whose scores exist at a time
   int64_t attention_threads = 0;    ///< of this process, all ranks together, each with scratch of its own where our kernels compute attention
-  int64_t attention_word_values = 1;  ///< kernels/attention.h: attention_elements_per_word
+  AttentionScratch attention_scratch = nullptr;  ///< as kernels/attention.h says it; null: none
   int64_t selection_bytes = 64 << 20;  ///< dense gradients of one diff-pruning selection pass
   int64_t ranks = 1;              ///< that the model is divided among
   int64_t tensor_parallel = 1;    ///< of them, those that divide each layer; the others are stages of a pipeline

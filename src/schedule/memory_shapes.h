@@ -41,6 +41,12 @@ inline bool attends_with_kernels(const ModelConfig& config, const MemoryFacts& f
   return facts.packed && facts.element_size != 8 && config.head_dim % 16 == 0 && config.head_dim <= 128;
 }
 
+/// Of one thread (MemoryFacts::attention_scratch); 0 where ATen computes.
+inline int64_t attention_scratch_bytes(const ModelConfig& config, int64_t row_tokens, Direction direction, const MemoryFacts& facts) {
+  const bool has_any = facts.attention_scratch != nullptr && attends_with_kernels(config, facts);
+  return has_any ? facts.attention_scratch(config, row_tokens, direction) : 0;
+}
+
 inline bool factor_is_packed(int64_t columns, const MemoryFacts& facts) {
   return facts.packed && facts.element_size != 8 && columns % 32 == 0;
 }

@@ -4,7 +4,6 @@
 #include <map>
 #include <utility>
 
-#include "schedule/attention_scratch.h"
 #include "schedule/memory_shapes.h"
 #include "schedule/resident_memory.h"
 #include "schedule/worst_case.h"

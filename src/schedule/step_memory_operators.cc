@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "schedule/attention_scratch.h"
+#include "schedule/memory_shapes.h"
 #include "schedule/resident_memory.h"
 #include "schedule/step_memory_simulation.h"
 

@@ -8,7 +8,7 @@
 #include "engine/random_job.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
-#include "schedule/attention_scratch.h"
+#include "schedule/memory_shapes.h"
 #include "schedule/memory.h"
 #include "support/on_device.h"
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <limits>
 #include <set>
 #include <utility>
 
@@ -17,37 +16,13 @@
 #include "plan/planning_json.h"
 #include "plan/replica_models.h"
 #include "plan/replica_planner.h"
+#include "plan/small_problems.h"
 
 namespace cotune {
 namespace {
 
 using testing::HasSubstr;
 using testing::Not;
-
-JobShape job_of(const ModelConfig& model, int32_t index, int64_t batch_size,
-                const std::vector<int64_t>& lengths, int64_t rank) {
-  JobSpec spec;
-  spec.adapter.r = rank;
-  spec.adapter.target_modules = {"q_proj", "v_proj", "down_proj"};
-  return {.name = "job-" + std::to_string(index),
-          .batch_size = batch_size,
-          .lengths = histogram_of(lengths),
-          .adapters = adapter_shapes(spec, index, model)};
-}
-
-ClusterSpec cluster_of(int64_t nodes, int64_t devices, const std::string& device, double memory_share = 1) {
-  ClusterSpec cluster;
-  cluster.nodes = {{.name = "n",
-                    .count = nodes,
-                    .devices = devices,
-                    .device = device_preset(device),
-                    .link = link_preset("pcie4")}};
-  cluster.nodes[0].device.memory_bytes =
-      static_cast<int64_t>(memory_share * static_cast<double>(cluster.nodes[0].device.memory_bytes));
-  cluster.nodes[0].device.cost_per_hour = 2;
-  cluster.network = link_preset("infiniband-100");
-  return cluster;
-}
 
 /// A random problem on a small model.
 struct Case {
@@ -300,93 +275,6 @@ TEST(MakePlan, RecomputesOrShardsWhereMemoryIsTightAndThatPays) {
   EXPECT_LE(always.plan()->predicted.seconds, alone.plan()->predicted.seconds);
 }
 
-TEST(PlanReplica, InterleavesHybridTasksWhereTensorParallelismCommunicates) {
-  const ModelConfig model = model_preset("llama-2-7b");
-  std::vector<JobShape> jobs;
-  for (int32_t j = 0; j < 4; ++j) jobs.push_back(job_of(model, j, 8, {256, 512}, 16));
-  const PlanOptions options;
-  PlannedReplica replica{.tensor_parallel = 2, .token_budget = 4096, .rows = typical_step(jobs)};
-  replica.stages = {{.shape = {.last_layer = model.layer_count, .tensor_parallel = 2}, .devices = {{"n", 0, 0}, {"n", 0, 1}}}};
-  const auto planned = [&](const ClusterSpec& cluster, Sharing sharing) {
-    ReplicaPlanner planner(model, cluster, cluster.nodes[0], jobs, options, false);
-    return planner.plan(replica, sharing, {PipelineOrder::automatic}).front();
-  };
-  const ClusterSpec cluster = cluster_of(1, 2, "RTX4090", 2);  // room for all jobs in one microbatch
-  const ReplicaChoice hybrid = planned(cluster, Sharing::hybrid), batch_all = planned(cluster, Sharing::batch_all);
-  ASSERT_EQ(hybrid.constraint, "");
-  ASSERT_EQ(batch_all.constraint, "");
-  EXPECT_LT(hybrid.replica.buckets.size(), hybrid.replica.hybrid_tasks.size()) << "some hybrid tasks share a clock";
-  EXPECT_LT(hybrid.replica.seconds, 0.95 * batch_all.replica.seconds);
-  EXPECT_EQ(hybrid.replica.tokens, batch_all.replica.tokens);
-  // Where the device does next to nothing else while it communicates, next to nothing is gained.
-  ClusterSpec busy = cluster;
-  busy.nodes[0].device.communication_share = 0.99;
-  EXPECT_GT(planned(busy, Sharing::hybrid).replica.seconds, 1.02 * hybrid.replica.seconds);
-  // And without tensor parallelism nothing is interleaved.
-  replica.tensor_parallel = replica.stages[0].shape.tensor_parallel = 1;
-  replica.stages[0].devices.pop_back();
-  const ReplicaChoice single = planned(cluster, Sharing::hybrid);
-  EXPECT_EQ(single.replica.buckets.size(), single.replica.hybrid_tasks.size());
-}
-
-/// What rows on a replica take, in one microbatch: no order changes that.
-TEST(PlanReplica, OfDividedTokensWaitsForEveryCollective) {
-  const ModelConfig model = model_preset("llama-2-7b");
-  std::vector<JobShape> jobs;
-  for (int32_t j = 0; j < 2; ++j) jobs.push_back(job_of(model, j, 4, {256}, 16));
-  const ClusterSpec cluster = cluster_of(1, 2, "RTX4090", 2);
-  PlannedReplica replica{.tensor_parallel = 2, .divides_tokens = true, .token_budget = 4096, .rows = typical_step(jobs)};
-  replica.stages = {{.shape = {0, model.layer_count, true, true, 2, true}, .devices = {{"n", 0, 0}, {"n", 0, 1}}}};
-  const PlanOptions options;
-  ReplicaPlanner planner(model, cluster, cluster.nodes[0], jobs, options, false);
-  const ReplicaChoice hybrid = planner.plan(replica, Sharing::hybrid, {PipelineOrder::automatic}).front();
-  const ReplicaChoice batch_all = planner.plan(replica, Sharing::batch_all, {PipelineOrder::automatic}).front();
-  ASSERT_EQ(hybrid.constraint, "");
-  EXPECT_EQ(hybrid.replica.buckets.size(), hybrid.replica.hybrid_tasks.size()) << "no two tasks in one clock";
-  std::vector<AdapterShape> adapters;
-  double steps_s = 0;
-  for (const JobShape& job : jobs) {
-    adapters.insert(adapters.end(), job.adapters.begin(), job.adapters.end());
-    int64_t parameters = 0, summands = 0;
-    for (const AdapterShape& each : job.adapters) {
-      parameters += each.width * (projection_size(model, each.projection).in + projection_size(model, each.projection).out);
-      // The factor that all ranks have: A of q and v, B of down; both of the stream's width.
-      summands += each.width * model.hidden_size;
-    }
-    steps_s += optimizer_seconds(parameters, job.moment_count, cluster.nodes[0].device);
-    steps_s += all_reduce_seconds(static_cast<double>(summands * 4), 2, cluster.nodes[0].link);
-  }
-  const MicrobatchCounts counts{.tokens = 2048, .labelled = 2048, .attention_pairs = 8 * 256 * 257 / 2, .job_tokens = {1024, 1024},
-                                .row_parts = 8, .job_atoms = {4, 4}};
-  const StageSeconds seconds = stage_seconds(model, replica.stages[0].shape, adapters, counts, planner.machine(2));
-  ASSERT_EQ(batch_all.replica.microbatches, 1);
-  EXPECT_NEAR(batch_all.replica.seconds / (seconds.total() + steps_s), 1, 1e-9);
-  EXPECT_LE(hybrid.replica.seconds, batch_all.replica.seconds * (1 + 1e-9));
-}
-
-/// Four stages of Llama-2-70B, beside which memory holds few of the largest microbatches.
-TEST(PlanReplica, HalvesTheBudgetAsLongAsAPipelineWaitsForMemory) {
-  const ModelConfig model = model_preset("llama-2-70b");
-  const std::vector<JobShape> jobs = {job_of(model, 0, 32, {200, 400, 800, 1600}, 16), job_of(model, 1, 32, {100, 200, 400, 800}, 16),
-                                      job_of(model, 2, 8, {1000, 2000, 3000, 4096}, 16), job_of(model, 3, 16, {200, 300, 400, 500}, 16)};
-  const ClusterSpec cluster = cluster_of(1, 4, "A800-80");
-  PlannedReplica replica{.tensor_parallel = 1, .token_budget = 4096, .rows = typical_step(jobs)};
-  for (const StageShape& shape : even_stages(model, 4, 1)) {
-    replica.stages.push_back({.shape = shape, .devices = {{"n", 0, static_cast<int64_t>(replica.stages.size())}}});
-  }
-  const auto seconds = [&](int64_t token_budget) {
-    PlanOptions options;
-    options.token_budget = token_budget;
-    const ReplicaChoice choice =
-        ReplicaPlanner(model, cluster, cluster.nodes[0], jobs, options, false).plan(replica, Sharing::hybrid, {PipelineOrder::automatic}).front();
-    return choice.fits() ? choice.replica.seconds : std::numeric_limits<double>::infinity();
-  };
-  double best = std::numeric_limits<double>::infinity();
-  for (const int64_t budget : {4096, 2048, 1024, 512, 256}) best = std::min(best, seconds(budget));
-  EXPECT_LE(seconds(0), best * 1.02);
-  EXPECT_GT(seconds(4096), best * 1.1) << "the largest budget would do";
-}
-
 TEST(MakePlan, DividesTokensWhereNothingElseHoldsTheRows) {
   const ModelConfig model = model_preset("llama-2-7b");
   const auto replicas_of = [](const PlanningResult& result) {
@@ -579,24 +467,6 @@ TEST(MakePlan, UnlikeReplicasAreNeverPredictedSlowerThanLikeOnes) {
   }
 }
 
-TEST(MakePlan, SaysWhatWouldFitWhereNothingDoes) {
-  const ModelConfig model = model_preset("llama-2-70b");
-  const std::vector<JobShape> jobs = {job_of(model, 0, 8, {512}, 16)};
-  const ClusterSpec cluster = cluster_of(1, 1, "A40");
-  const PlanningResult result = make_plan(model, cluster, jobs);
-  EXPECT_FALSE(result.chosen.has_value());
-  for (const Alternative& each : result.alternatives)
-    EXPECT_THAT(each.rejected_for, HasSubstr("out of memory"));
-  // 69 G parameters in bf16 are 128.5 GiB.
-  EXPECT_THAT(result.advice, testing::ContainsRegex("n: rows of 512 tokens need at least 13[0-9] GiB per device, as <1,1> with "
-                                                    "recomputation, 128 GiB of frozen weights of it"));
-  EXPECT_THAT(result.advice, HasSubstr("4 devices would hold it as "));
-  EXPECT_THAT(explain(result, cluster),
-              HasSubstr("No plan: nothing that was tried fits.\nWhat would:\n  n: rows of 512"));
-  // What it says holds: on four such devices there is a plan.
-  EXPECT_TRUE(make_plan(model, cluster_of(4, 1, "A40"), jobs).chosen.has_value());
-}
-
 /// Two nodes of three hold it, which is no usual size where there is a third.
 TEST(MakePlan, LeavesNodesIdleWhereOnlyAnUnusualSizeFits) {
   const ModelConfig model = model_preset("llama-2-13b");
@@ -613,112 +483,6 @@ TEST(MakePlan, LeavesNodesIdleWhereOnlyAnUnusualSizeFits) {
   ASSERT_NE(result.plan(), nullptr) << result.advice;
   EXPECT_EQ(result.plan()->replicas.size(), 1u);
   EXPECT_EQ(result.plan()->replicas.front().devices(), 6);
-}
-
-/// In one microbatch a row may take less than as a chain of small ones.
-TEST(MakePlan, NeedsTheMemoryThatItSaysAndNoLess) {
-  for (const auto& [name, tokens] : {std::pair("tinyllama-1.1b", 2048), std::pair("llama-2-7b", 4096)}) {
-    SCOPED_TRACE(name);
-    const ModelConfig model = model_preset(name);
-    const std::vector<JobShape> jobs = {job_of(model, 0, 8, {tokens}, 8), job_of(model, 1, 8, {128}, 8)};
-    PlanOptions options;
-    options.sharing = {Sharing::hybrid};
-    options.orders = {PipelineOrder::automatic};
-    const auto planned = [&](double gib) {
-      ClusterSpec cluster = cluster_of(1, 1, "A100-40", gib / 40);
-      cluster.nodes[0].device.usable_memory = 1;
-      return make_plan(model, cluster, jobs, options);
-    };
-    const std::string advice = planned(0.1).advice;
-    const std::string before = "need at least ";
-    ASSERT_THAT(advice, HasSubstr(before));
-    const double needed = std::stod(advice.substr(advice.find(before) + before.size()));
-    EXPECT_NE(planned(1.01 * needed).plan(), nullptr) << advice;
-    EXPECT_EQ(planned(0.98 * needed).plan(), nullptr) << advice;
-  }
-}
-
-TEST(MakePlan, SaysOfNumbersOfNodesThatAreNoPowersOfTwoTooThatTheyWouldDo) {
-  const ModelConfig model = model_preset("llama-2-70b");
-  const std::vector<JobShape> jobs = {job_of(model, 0, 8, {512}, 16)};
-  EXPECT_THAT(make_plan(model, cluster_of(1, 1, "RTX4090"), jobs).advice, HasSubstr("7 devices would hold it as <1,7> with recomputation (7 nodes"));
-  EXPECT_TRUE(make_plan(model, cluster_of(7, 1, "RTX4090"), jobs).chosen.has_value());
-  EXPECT_FALSE(make_plan(model, cluster_of(6, 1, "RTX4090"), jobs).chosen.has_value());
-}
-
-TEST(MakePlan, SaysWhichRowsFitWhereTheLongestDoNot) {
-  const ModelConfig model = model_preset("llama-2-7b");
-  const ClusterSpec cluster = cluster_of(1, 1, "RTX4090");
-  PlanOptions options;
-  options.recompute = Recompute::never;
-  const PlanningResult result = make_plan(model, cluster, {job_of(model, 0, 4, {100, 4096}, 16)}, options);
-  ASSERT_FALSE(result.chosen.has_value());
-  const int64_t reach = result.configurations[0].longest_row;
-  ASSERT_GT(reach, 256);
-  EXPECT_THAT(result.advice,
-              HasSubstr(fmt::format("as it is, rows of up to {} tokens fit (data.max_length)", reach)));
-  EXPECT_TRUE(make_plan(model, cluster, {job_of(model, 0, 4, {100, reach}, 16)}, options).chosen.has_value());
-}
-
-TEST(MakePlan, SaysWhichMicrobatchesFitWhereRowsDo) {
-  const ModelConfig model = model_preset("llama-2-7b");
-  const ClusterSpec cluster = cluster_of(1, 1, "A40");
-  const std::vector<JobShape> jobs = {job_of(model, 0, 64, {100, 2048}, 16), job_of(model, 1, 64, {300, 1024}, 16)};
-  PlanOptions options;
-  options.token_budget = 65536;
-  options.recompute = Recompute::never;
-  const PlanningResult large = make_plan(model, cluster, jobs, options);
-  ASSERT_FALSE(large.chosen.has_value());
-  const int64_t reach = large.configurations[0].chunk_tokens;
-  EXPECT_EQ(large.advice, fmt::format("  n: rows of 2048 tokens fit; a microbatch may have up to {0} tokens, as <1,1>.\n"
-                                      "  n: run.token_budget is 65536; 2048 to {0} would do.\n", reach));
-  options.token_budget = reach;  // what it says holds
-  EXPECT_TRUE(make_plan(model, cluster, jobs, options).chosen.has_value());
-
-  options.sharing = {Sharing::batch_all};  // for which the budget would not matter on one device
-  const PlanningResult fused = make_plan(model, cluster, jobs, options);
-  ASSERT_FALSE(fused.chosen.has_value());
-  EXPECT_THAT(fused.advice, HasSubstr("run.sharing batch-all puts all rows of a step into one microbatch"));
-  EXPECT_THAT(fused.advice, Not(HasSubstr("device would hold")));
-  EXPECT_THAT(fused.advice, Not(HasSubstr("token_budget")));
-  options.token_budget = 0;
-  for (const Sharing sharing : {Sharing::hybrid, Sharing::temporal, Sharing::separate}) {
-    options.sharing = {sharing};
-    EXPECT_TRUE(make_plan(model, cluster, jobs, options).chosen.has_value()) << static_cast<int>(sharing);
-  }
-}
-
-/// Whole it fits; a chain of it keeps gradients of keys and values besides.
-TEST(MakePlan, SaysOfATokenBudgetThatCutsTheLongestRowWhichWouldDo) {
-  const ModelConfig model = model_preset("llama-2-7b");
-  ClusterSpec cluster = cluster_of(1, 1, "A100-40", 16.45 / 40);
-  cluster.nodes[0].device.usable_memory = 1;
-  const std::vector<JobShape> jobs = {job_of(model, 0, 8, {4096}, 8), job_of(model, 1, 8, {128}, 8)};
-  PlanOptions options;
-  options.sharing = {Sharing::hybrid};
-  options.orders = {PipelineOrder::automatic};
-  options.token_budget = 2048;
-  const PlanningResult cut = make_plan(model, cluster, jobs, options);
-  ASSERT_EQ(cut.plan(), nullptr);
-  EXPECT_THAT(cut.advice, testing::ContainsRegex("n: run.token_budget is 2048; 4096 to [0-9]+ would do"));
-  options.token_budget = 4096;
-  EXPECT_NE(make_plan(model, cluster, jobs, options).plan(), nullptr) << cut.advice;
-}
-
-TEST(MakePlan, SaysUnderBatchAllWhichSharingTheRowsThatFitAreMeantFor) {
-  const ModelConfig model = model_preset("tinyllama-1.1b");
-  const ClusterSpec cluster = cluster_of(1, 1, "A40", 2.6 / 48);
-  const auto jobs = [&](int64_t longest) { return std::vector{job_of(model, 0, 2, {longest}, 8), job_of(model, 1, 8, {128}, 8)}; };
-  PlanOptions options;
-  options.sharing = {Sharing::batch_all};
-  const std::string advice = make_plan(model, cluster, jobs(8192), options).advice;
-  const std::string before = "as it is, rows of up to ";
-  ASSERT_THAT(advice, HasSubstr(before));
-  EXPECT_THAT(advice, HasSubstr("run.sharing batch-all puts all rows of a step into one microbatch; this holds under hybrid, temporal and separate"));
-  const int64_t reach = std::stoll(advice.substr(advice.find(before) + before.size()));
-  EXPECT_EQ(make_plan(model, cluster, jobs(reach), options).plan(), nullptr);
-  options.sharing = {Sharing::hybrid};
-  EXPECT_NE(make_plan(model, cluster, jobs(reach), options).plan(), nullptr) << advice;
 }
 
 TEST(MakePlan, SaysOfADeploymentThatWasLookedForThatThePlanHasIt) {

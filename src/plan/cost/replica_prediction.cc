@@ -54,6 +54,13 @@ int64_t message_room(const PricedRows& priced) {
   return 2 * both_ways;
 }
 
+/// Of each rank's memory, beside what stays and message buffers.
+std::vector<int64_t> room_for_microbatches(const ReplicaModel& replica, const PricedRows& priced, int64_t messages) {
+  std::vector<int64_t> room;
+  for (size_t s = 0; s < replica.rank_count(); ++s) room.push_back(replica.memory_limit - priced.resident[s].total() - messages);
+  return room;
+}
+
 }  // namespace
 
 int64_t ReplicaPrediction::fullest_bytes() const {
@@ -76,10 +83,9 @@ std::vector<double> computing_seconds(const ReplicaModel& replica, const PricedR
 }
 
 bool holds_a_full_pipeline(const ReplicaModel& replica, const PricedRows& priced) {
-  const size_t ranks = replica.rank_count();
-  for (size_t s = 0; s < ranks; ++s) {
-    const int64_t left = replica.memory_limit - priced.resident[s].total() - message_room(priced);
-    if (left < static_cast<int64_t>(ranks - s) * priced.largest_kept[s]) return false;
+  const std::vector<int64_t> room = room_for_microbatches(replica, priced, message_room(priced));
+  for (size_t s = 0; s < room.size(); ++s) {
+    if (room[s] < static_cast<int64_t>(room.size() - s) * priced.largest_kept[s]) return false;
   }
   return true;
 }
@@ -94,12 +100,9 @@ ReplicaPrediction predict_replica(const ReplicaModel& replica, const PricedRows&
   prediction.busy_s.assign(ranks, 0);
   prediction.memory = priced.resident;
   const int64_t messages = is_chosen ? message_room(priced) : 0;
-  std::vector<int64_t> limits;
-  for (size_t s = 0; s < ranks; ++s) {
-    limits.push_back(replica.memory_limit - priced.resident[s].total() - messages);
-    // What one microbatch needs is needed under any order.
-    prediction.memory[s].activations = priced.largest_kept[s] + messages;
-  }
+  const std::vector<int64_t> limits = room_for_microbatches(replica, priced, messages);
+  // What one microbatch needs is needed under any order.
+  for (size_t s = 0; s < ranks; ++s) prediction.memory[s].activations = priced.largest_kept[s] + messages;
   find_overflow(prediction, replica.memory_limit);
   if (!prediction.fits()) {
     prediction.is_bound = true;

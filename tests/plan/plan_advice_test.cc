@@ -1,0 +1,146 @@
+// What `advice` of a result says where nothing fits, followed.
+
+#include "plan/plan_advice.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "plan/plan_report.h"
+#include "plan/small_problems.h"
+
+namespace cotune {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(MakePlan, SaysWhatWouldFitWhereNothingDoes) {
+  const ModelConfig model = model_preset("llama-2-70b");
+  const std::vector<JobShape> jobs = {job_of(model, 0, 8, {512}, 16)};
+  const ClusterSpec cluster = cluster_of(1, 1, "A40");
+  const PlanningResult result = make_plan(model, cluster, jobs);
+  EXPECT_FALSE(result.chosen.has_value());
+  for (const Alternative& each : result.alternatives)
+    EXPECT_THAT(each.rejected_for, HasSubstr("out of memory"));
+  // 69 G parameters in bf16 are 128.5 GiB.
+  EXPECT_THAT(result.advice, testing::ContainsRegex("n: rows of 512 tokens need at least 13[0-9] GiB per device, as <1,1> with "
+                                                    "recomputation, 128 GiB of frozen weights of it"));
+  EXPECT_THAT(result.advice, HasSubstr("4 devices would hold it as "));
+  EXPECT_THAT(explain(result, cluster),
+              HasSubstr("No plan: nothing that was tried fits.\nWhat would:\n  n: rows of 512"));
+  // What it says holds: on four such devices there is a plan.
+  EXPECT_TRUE(make_plan(model, cluster_of(4, 1, "A40"), jobs).chosen.has_value());
+}
+
+/// In one microbatch a row may take less than as a chain of small ones.
+TEST(MakePlan, NeedsTheMemoryThatItSaysAndNoLess) {
+  for (const auto& [name, tokens] : {std::pair("tinyllama-1.1b", 2048), std::pair("llama-2-7b", 4096)}) {
+    SCOPED_TRACE(name);
+    const ModelConfig model = model_preset(name);
+    const std::vector<JobShape> jobs = {job_of(model, 0, 8, {tokens}, 8), job_of(model, 1, 8, {128}, 8)};
+    PlanOptions options;
+    options.sharing = {Sharing::hybrid};
+    options.orders = {PipelineOrder::automatic};
+    const auto planned = [&](double gib) {
+      ClusterSpec cluster = cluster_of(1, 1, "A100-40", gib / 40);
+      cluster.nodes[0].device.usable_memory = 1;
+      return make_plan(model, cluster, jobs, options);
+    };
+    const std::string advice = planned(0.1).advice;
+    const std::string before = "need at least ";
+    ASSERT_THAT(advice, HasSubstr(before));
+    const double needed = std::stod(advice.substr(advice.find(before) + before.size()));
+    EXPECT_NE(planned(1.01 * needed).plan(), nullptr) << advice;
+    EXPECT_EQ(planned(0.98 * needed).plan(), nullptr) << advice;
+  }
+}
+
+TEST(MakePlan, SaysOfNumbersOfNodesThatAreNoPowersOfTwoTooThatTheyWouldDo) {
+  const ModelConfig model = model_preset("llama-2-70b");
+  const std::vector<JobShape> jobs = {job_of(model, 0, 8, {512}, 16)};
+  EXPECT_THAT(make_plan(model, cluster_of(1, 1, "RTX4090"), jobs).advice, HasSubstr("7 devices would hold it as <1,7> with recomputation (7 nodes"));
+  EXPECT_TRUE(make_plan(model, cluster_of(7, 1, "RTX4090"), jobs).chosen.has_value());
+  EXPECT_FALSE(make_plan(model, cluster_of(6, 1, "RTX4090"), jobs).chosen.has_value());
+}
+
+TEST(MakePlan, SaysWhichRowsFitWhereTheLongestDoNot) {
+  const ModelConfig model = model_preset("llama-2-7b");
+  const ClusterSpec cluster = cluster_of(1, 1, "RTX4090");
+  PlanOptions options;
+  options.recompute = Recompute::never;
+  const PlanningResult result = make_plan(model, cluster, {job_of(model, 0, 4, {100, 4096}, 16)}, options);
+  ASSERT_FALSE(result.chosen.has_value());
+  const int64_t reach = result.configurations[0].longest_row;
+  ASSERT_GT(reach, 256);
+  EXPECT_THAT(result.advice,
+              HasSubstr(fmt::format("as it is, rows of up to {} tokens fit (data.max_length)", reach)));
+  EXPECT_TRUE(make_plan(model, cluster, {job_of(model, 0, 4, {100, reach}, 16)}, options).chosen.has_value());
+}
+
+TEST(MakePlan, SaysWhichMicrobatchesFitWhereRowsDo) {
+  const ModelConfig model = model_preset("llama-2-7b");
+  const ClusterSpec cluster = cluster_of(1, 1, "A40");
+  const std::vector<JobShape> jobs = {job_of(model, 0, 64, {100, 2048}, 16), job_of(model, 1, 64, {300, 1024}, 16)};
+  PlanOptions options;
+  options.token_budget = 65536;
+  options.recompute = Recompute::never;
+  const PlanningResult large = make_plan(model, cluster, jobs, options);
+  ASSERT_FALSE(large.chosen.has_value());
+  const int64_t reach = large.configurations[0].chunk_tokens;
+  EXPECT_EQ(large.advice, fmt::format("  n: rows of 2048 tokens fit; a microbatch may have up to {0} tokens, as <1,1>.\n"
+                                      "  n: run.token_budget is 65536; 2048 to {0} would do.\n", reach));
+  options.token_budget = reach;  // what it says holds
+  EXPECT_TRUE(make_plan(model, cluster, jobs, options).chosen.has_value());
+
+  options.sharing = {Sharing::batch_all};  // for which the budget would not matter on one device
+  const PlanningResult fused = make_plan(model, cluster, jobs, options);
+  ASSERT_FALSE(fused.chosen.has_value());
+  EXPECT_THAT(fused.advice, HasSubstr("run.sharing batch-all puts all rows of a step into one microbatch"));
+  EXPECT_THAT(fused.advice, Not(HasSubstr("device would hold")));
+  EXPECT_THAT(fused.advice, Not(HasSubstr("token_budget")));
+  options.token_budget = 0;
+  for (const Sharing sharing : {Sharing::hybrid, Sharing::temporal, Sharing::separate}) {
+    options.sharing = {sharing};
+    EXPECT_TRUE(make_plan(model, cluster, jobs, options).chosen.has_value()) << static_cast<int>(sharing);
+  }
+}
+
+/// Whole it fits; a chain of it keeps gradients of keys and values besides.
+TEST(MakePlan, SaysOfATokenBudgetThatCutsTheLongestRowWhichWouldDo) {
+  const ModelConfig model = model_preset("llama-2-7b");
+  ClusterSpec cluster = cluster_of(1, 1, "A100-40", 16.45 / 40);
+  cluster.nodes[0].device.usable_memory = 1;
+  const std::vector<JobShape> jobs = {job_of(model, 0, 8, {4096}, 8), job_of(model, 1, 8, {128}, 8)};
+  PlanOptions options;
+  options.sharing = {Sharing::hybrid};
+  options.orders = {PipelineOrder::automatic};
+  options.token_budget = 2048;
+  const PlanningResult cut = make_plan(model, cluster, jobs, options);
+  ASSERT_EQ(cut.plan(), nullptr);
+  EXPECT_THAT(cut.advice, testing::ContainsRegex("n: run.token_budget is 2048; 4096 to [0-9]+ would do"));
+  options.token_budget = 4096;
+  EXPECT_NE(make_plan(model, cluster, jobs, options).plan(), nullptr) << cut.advice;
+}
+
+TEST(MakePlan, SaysUnderBatchAllWhichSharingTheRowsThatFitAreMeantFor) {
+  const ModelConfig model = model_preset("tinyllama-1.1b");
+  const ClusterSpec cluster = cluster_of(1, 1, "A40", 2.6 / 48);
+  const auto jobs = [&](int64_t longest) { return std::vector{job_of(model, 0, 2, {longest}, 8), job_of(model, 1, 8, {128}, 8)}; };
+  PlanOptions options;
+  options.sharing = {Sharing::batch_all};
+  const std::string advice = make_plan(model, cluster, jobs(8192), options).advice;
+  const std::string before = "as it is, rows of up to ";
+  ASSERT_THAT(advice, HasSubstr(before));
+  EXPECT_THAT(advice, HasSubstr("run.sharing batch-all puts all rows of a step into one microbatch; this holds under hybrid, temporal and separate"));
+  const int64_t reach = std::stoll(advice.substr(advice.find(before) + before.size()));
+  EXPECT_EQ(make_plan(model, cluster, jobs(reach), options).plan(), nullptr);
+  options.sharing = {Sharing::hybrid};
+  EXPECT_NE(make_plan(model, cluster, jobs(reach), options).plan(), nullptr) << advice;
+}
+
+}  // namespace
+}  // namespace cotune
