@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <utility>
 
+#include "base/never.h"
 #include "plan/deployment/placement.h"
 #include "plan/deployment/replica_counts.h"
 #include "plan/deployment/system_deployments.h"
@@ -16,6 +16,9 @@ namespace {
 /// Vectors of replica counts, at most, that are all looked at, also with configurations that suit no length best: few rows on few devices go
 /// by how many replicas there are for them.
 constexpr int64_t few_plans = 32;
+
+/// The linear model's seconds for fewer replicas than it was fitted to: by so much at most they are more than the estimate.
+constexpr double often_wrong_by = 1.5;
 
 bool are_few(const std::vector<BucketCosts>& costs, int64_t devices) {
   std::vector<int64_t> sizes;
@@ -46,6 +49,15 @@ bool is_wanted(const NodeReplicas& nodes, const std::vector<int64_t>& replicas) 
 void add(std::vector<EstimatedDeployment>& found, NodeReplicas& nodes, const std::vector<int64_t>& replicas) {
   const bool is_known = std::ranges::any_of(found, [&](const EstimatedDeployment& other) { return other.replicas == replicas; });
   if (!is_known && is_wanted(nodes, replicas) && nodes.holds_all_rows(replicas)) found.push_back(nodes.estimate(replicas));
+}
+
+/// Of those that fit.
+double least_estimated_s(const std::vector<EstimatedDeployment>& found) {
+  double least_s = never;
+  for (const EstimatedDeployment& each : found) {
+    if (each.constraint.empty()) least_s = std::min(least_s, each.estimated_s);
+  }
+  return least_s;
 }
 
 void sort(std::vector<EstimatedDeployment>& found) {
@@ -115,18 +127,23 @@ std::vector<size_t> proposed_places(NodeReplicas& nodes, const std::vector<Estim
 
 std::vector<EstimatedDeployment> like_deployments(NodeReplicas& nodes, const PlanOptions& options) {
   std::vector<EstimatedDeployment> found;
+  std::vector<std::vector<int64_t>> fewer;
   for (std::vector<int64_t>& replicas : like_replicas(nodes.costs(), nodes.buckets().sequences, nodes.device_count())) {
     const auto i = static_cast<size_t>(std::ranges::find_if(replicas, [](int64_t count) { return count > 0; }) - replicas.begin());
     const int64_t most = most_replicas(nodes.configurations()[i].devices(), nodes.group());
     replicas[i] = most;
     add(found, nodes, replicas);
     if (!options.may_idle) continue;
-    if (const std::optional<int64_t> fewer = best_fewer(nodes, i, most)) {
-      replicas[i] = *fewer;
-      add(found, nodes, replicas);
+    if (const std::optional<int64_t> best = best_fewer(nodes, i, most)) {
+      replicas[i] = *best;
+      fewer.push_back(replicas);
     }
-    replicas[i] = 1;  // which exchanges nothing, whatever the linear model says
-    add(found, nodes, replicas);
+    replicas[i] = 1;  // which exchanges nothing
+    fewer.push_back(replicas);
+  }
+  const double worth_s = often_wrong_by * least_estimated_s(found);
+  for (const std::vector<int64_t>& replicas : fewer) {
+    if (nodes.holds_all_rows(replicas) && nodes.dispatched(replicas).makespan + nodes.exchange_s(replicas) <= worth_s) add(found, nodes, replicas);
   }
   sort(found);
   return found;
@@ -150,18 +167,11 @@ UnlikeDeployments unlike_deployments(NodeReplicas& nodes, const PlanOptions& opt
     for (const ConsideredPlan& each : planned.runners_up) add_placed(each.replicas);
     return planned;
   };
-  const auto least_estimated_s = [&] {
-    double least_s = std::numeric_limits<double>::infinity();
-    for (const EstimatedDeployment& each : result.found) {
-      if (each.constraint.empty()) least_s = std::min(least_s, each.estimated_s);
-    }
-    return least_s;
-  };
   result.closed_form = plan_on(nodes.device_count());
   // What fewer nodes save of the exchange may be more than what their devices would compute.
   for (const int64_t count : options.may_idle ? fewer_nodes(nodes.group().count) : std::vector<int64_t>()) {
     const int64_t devices = count * nodes.group().devices;
-    if (least_seconds(costs, sequences, devices) < least_estimated_s()) plan_on(devices);
+    if (least_seconds(costs, sequences, devices) < least_estimated_s(result.found)) plan_on(devices);
   }
   sort(result.found);
   return result;

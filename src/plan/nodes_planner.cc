@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <span>
 #include <utility>
 
@@ -253,20 +255,41 @@ std::vector<Alternative> NodesPlanner::simulate_deployment(System system, const 
     return result;
   }
   const auto rows = nodes_.dealt(deployed.dispatch);
-  size_t r = 0;
+  std::vector<PlannedReplica> empty;
+  std::vector<const Configuration*> shape_of;  // by replica
   for (size_t unit = 0; unit < shapes.size(); ++unit) {
-    for (int64_t copy = 0; copy < shapes[unit]->shards; ++copy, ++r) {
-      const PlannedReplica empty = nodes_.replica_with(*shapes[unit], (*placed)[unit], copy, rows[r]);
-      std::vector<ReplicaChoice> choices = nodes_.planner().plan(empty, sharing, orders);
-      for (size_t a = 0; a < result.size(); ++a) {
-        if (choices[a].overflow.bytes > result[a].overflow.bytes) {
-          result[a].constraint =
-              fmt::format("{} (replica {}, {})", choices[a].constraint, r, shapes[unit]->name());
-          result[a].overflow = choices[a].overflow;
-        }
-        result[a].is_bound = result[a].is_bound || choices[a].is_bound;
-        result[a].plans[0].replicas.push_back(std::move(choices[a].replica));
+    for (int64_t copy = 0; copy < shapes[unit]->shards; ++copy) {
+      empty.push_back(nodes_.replica_with(*shapes[unit], (*placed)[unit], copy, rows[empty.size()]));
+      shape_of.push_back(shapes[unit]);
+    }
+  }
+  std::vector<size_t> longest_first(empty.size());
+  std::iota(longest_first.begin(), longest_first.end(), size_t{0});
+  std::ranges::stable_sort(longest_first, std::greater(), [&](size_t r) { return deployed.dispatch.replicas[r].seconds; });
+  std::map<const Configuration*, std::vector<ReplicaChoice>> of_longest;
+  std::vector<std::vector<ReplicaChoice>> choices(empty.size());
+  std::vector<size_t> by_themselves;
+  for (const size_t r : longest_first) {
+    std::vector<ReplicaChoice>& like = of_longest[shape_of[r]];
+    choices[r] = nodes_.planner().plan(empty[r], sharing, orders, like);
+    if (!like.empty()) continue;
+    like = choices[r];
+    by_themselves.push_back(r);
+  }
+  for (size_t a = 0; a < orders.size(); ++a) {
+    std::vector<ReplicaChoice*> of_order;
+    for (std::vector<ReplicaChoice>& each : choices) of_order.push_back(&each[a]);
+    shorten_slowest(of_order, empty, by_themselves, sharing, orders[a]);
+  }
+  for (size_t r = 0; r < empty.size(); ++r) {
+    for (size_t a = 0; a < result.size(); ++a) {
+      ReplicaChoice& choice = choices[r][a];
+      if (choice.overflow.bytes > result[a].overflow.bytes) {
+        result[a].constraint = fmt::format("{} (replica {}, {})", choice.constraint, r, shape_of[r]->name());
+        result[a].overflow = choice.overflow;
       }
+      result[a].is_bound = result[a].is_bound || choice.is_bound;
+      result[a].plans[0].replicas.push_back(std::move(choice.replica));
     }
   }
   for (Alternative& each : result) {
@@ -274,6 +297,19 @@ std::vector<Alternative> NodesPlanner::simulate_deployment(System system, const 
     each.predicted = plan.predicted = predicted_step(plan, model_, cluster_, jobs_);
   }
   return result;
+}
+
+void NodesPlanner::shorten_slowest(const std::vector<ReplicaChoice*>& choices, const std::vector<PlannedReplica>& empty,
+                                   std::vector<size_t> by_themselves, Sharing sharing, PipelineOrder order) {
+  const auto seconds_of = [](const ReplicaChoice* each) { return each->replica.seconds; };
+  while (true) {
+    const auto slowest = static_cast<size_t>(std::ranges::max_element(choices, {}, seconds_of) - choices.begin());
+    if (std::ranges::count(by_themselves, slowest) > 0 || empty[slowest].rows.empty() || !choices[slowest]->fits()) return;
+    ReplicaChoice alone = nodes_.planner().plan(empty[slowest], sharing, {order}).front();
+    if (!alone.fits() || alone.replica.seconds >= choices[slowest]->replica.seconds) return;
+    *choices[slowest] = std::move(alone);
+    by_themselves.push_back(slowest);
+  }
 }
 
 Plan NodesPlanner::empty_plan(System system, Sharing sharing) const {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "plan/cost/weight_sharding.h"
 #include "plan/deployment/placement.h"
@@ -13,26 +14,6 @@
 
 namespace cotune {
 namespace {
-
-PlannedReplica filled(const PlannedReplica& empty, int64_t budget, int64_t least_microbatches, const PricedRows& priced,
-                      const ReplicaPrediction& prediction) {
-  PlannedReplica replica = empty;
-  replica.token_budget = budget;
-  replica.least_microbatches = least_microbatches;
-  replica.hybrid_tasks = priced.hybrid_tasks;
-  replica.buckets = priced.buckets;
-  replica.microbatches = priced.microbatches;
-  replica.tokens = priced.tokens;
-  replica.processed_tokens = priced.processed_tokens;
-  replica.seconds = prediction.seconds;
-  replica.bubble = prediction.bubble;
-  replica.backward_ratio = priced.backward_ratio;
-  for (size_t s = 0; s < replica.stages.size(); ++s) {
-    replica.stages[s].busy_s = prediction.busy_s[s];
-    replica.stages[s].memory = prediction.memory[s];
-  }
-  return replica;
-}
 
 Buckets each_by_itself(size_t tasks) {
   Buckets buckets;
@@ -49,39 +30,6 @@ HybridTasks named(const std::vector<std::vector<int32_t>>& groups, const std::ve
   }
   return tasks;
 }
-
-/// What no order is shorter than: the computation of the busiest rank.
-double least_seconds(const ReplicaModel& replica, const PricedRows& priced) {
-  const std::vector<double> of_rank = computing_seconds(replica, priced);
-  return *std::max_element(of_rank.begin(), of_rank.end());
-}
-
-constexpr double small_bubble = 0.03;  // of a step, that no smaller microbatches are looked for
-
-/// The best choice under one order so far.
-class BestChoice {
- public:
-  /// Whether it is the best so far.
-  bool consider(const PlannedReplica& empty, int64_t budget, int64_t least_microbatches, const PricedRows& priced,
-                const ReplicaPrediction& prediction) {
-    if (fits() && (!prediction.fits() || prediction.seconds >= choice_->replica.seconds)) return false;
-    choice_ = {.replica = filled(empty, budget, least_microbatches, priced, prediction),
-               .constraint = prediction.constraint,
-               .overflow = prediction.overflow,
-               .is_bound = prediction.is_bound};
-    return true;
-  }
-
-  /// Whether what takes at least so long cannot be it.
-  bool rules_out(double least_s) const { return fits() && least_s >= choice_->replica.seconds; }
-
-  std::optional<ReplicaChoice> take() { return std::move(choice_); }
-
- private:
-  bool fits() const { return choice_ && choice_->constraint.empty(); }
-
-  std::optional<ReplicaChoice> choice_;
-};
 
 /// Orders for pipelines with few microbatches.
 bool is_for_few(PipelineOrder order) { return order == PipelineOrder::interleaved || order == PipelineOrder::split; }
@@ -105,10 +53,6 @@ PlannedReplica with_chunks(PlannedReplica replica, const ModelConfig& model, int
 }
 
 }  // namespace
-
-int64_t least_budget(const PlanOptions& options) {
-  return std::max(atom_tokens, options.layout == Layout::chunked ? options.chunk_size : 0);
-}
 
 StageMachine ReplicaPlanner::machine(int64_t tensor_parallel) const {
   return {.device = group_.device,
@@ -145,23 +89,25 @@ PlannedReplica ReplicaPlanner::without_rows(PlannedReplica replica) {
   return replica;
 }
 
-std::vector<ReplicaChoice> ReplicaPlanner::plan(const PlannedReplica& empty, Sharing sharing, const std::vector<PipelineOrder>& orders) {
-  const std::vector<StepRow>& rows = empty.rows;
-  if (rows.empty()) return std::vector<ReplicaChoice>(orders.size(), ReplicaChoice{.replica = without_rows(empty), .constraint = ""});
+std::vector<ReplicaChoice> ReplicaPlanner::plan(const PlannedReplica& empty, Sharing sharing, const std::vector<PipelineOrder>& orders,
+                                                const std::vector<ReplicaChoice>& like) {
+  if (empty.rows.empty()) return std::vector<ReplicaChoice>(orders.size(), ReplicaChoice{.replica = without_rows(empty), .constraint = ""});
   const ReplicaModel replica = model_of(empty);
-  const std::vector<TaskChoice>& choices = task_choices(replica, rows, sharing);
+  const std::vector<TaskChoice>& choices = task_choices(replica, empty.rows, sharing);
   std::map<PipelineOrder, ReplicaChoice> of_order;
   std::vector<PipelineOrder> plain;
-  for (const PipelineOrder order : orders) {
-    std::optional<ReplicaChoice> few;
-    if (order == PipelineOrder::interleaved) few = interleaved(empty, rows, sharing, choices);
-    if (order == PipelineOrder::split && sharing == Sharing::hybrid) few = split(replica, empty, rows, choices);
-    if (few) of_order[order] = std::move(*few);
+  for (size_t o = 0; o < orders.size(); ++o) {
+    const PipelineOrder order = orders[o];
+    std::optional<ReplicaChoice> found;
+    if (!like.empty()) found = as(like[o], empty, sharing, order);
+    if (!found && order == PipelineOrder::interleaved) found = interleaved(empty, sharing, choices);
+    if (!found && order == PipelineOrder::split && sharing == Sharing::hybrid) found = split(replica, empty, choices);
     const PipelineOrder other = is_for_few(order) ? PipelineOrder::automatic : order;
-    if (!few && std::count(plain.begin(), plain.end(), other) == 0) plain.push_back(other);
+    if (!found && std::count(plain.begin(), plain.end(), other) == 0) plain.push_back(other);
+    if (found) of_order[order] = std::move(*found);
   }
-  std::vector<std::optional<ReplicaChoice>> found = search(
-      replica, empty, rows, {.sharing = sharing, .choices = choices, .orders = plain, .wanted = enough_microbatches(replica.stages.size())});
+  std::vector<std::optional<ReplicaChoice>> found =
+      search(replica, empty, {.sharing = sharing, .choices = choices, .orders = plain, .wanted = enough_microbatches(replica.stages.size())});
   for (size_t o = 0; o < plain.size(); ++o) of_order[plain[o]] = std::move(found[o].value());
   std::vector<ReplicaChoice> result;
   for (const PipelineOrder order : orders) {
@@ -177,8 +123,7 @@ bool ReplicaPlanner::may_suit(PipelineOrder order, Sharing sharing, const Config
   return order != PipelineOrder::split || (sharing == Sharing::hybrid && shape.pipeline_stages > 2 && jobs_.size() > 1);
 }
 
-std::optional<ReplicaChoice> ReplicaPlanner::interleaved(const PlannedReplica& empty, const std::vector<StepRow>& rows, Sharing sharing,
-                                                         const std::vector<TaskChoice>& choices) {
+std::optional<ReplicaChoice> ReplicaPlanner::interleaved(const PlannedReplica& empty, Sharing sharing, const std::vector<TaskChoice>& choices) {
   std::optional<ReplicaChoice> best;
   const std::vector<PipelineOrder> order = {PipelineOrder::interleaved};
   for (const int64_t chunks : {2, 4}) {
@@ -186,7 +131,7 @@ std::optional<ReplicaChoice> ReplicaPlanner::interleaved(const PlannedReplica& e
     if (stages == 1 || empty.shards > 1 || model_.layer_count % (chunks * stages) != 0) continue;
     const PlannedReplica runs = with_chunks(empty, model_, chunks);
     std::optional<ReplicaChoice> found =
-        search(model_of(runs), runs, rows,
+        search(model_of(runs), runs,
                {.sharing = sharing, .choices = choices, .orders = order, .wanted = enough_microbatches(empty.stages.size()), .is_few = true})
             .front();
     if (!found) return best;
@@ -197,8 +142,8 @@ std::optional<ReplicaChoice> ReplicaPlanner::interleaved(const PlannedReplica& e
   return best;
 }
 
-auto ReplicaPlanner::split_choices(const ReplicaModel& model, const std::vector<StepRow>& rows, const std::vector<TaskChoice>& choices)
-    -> std::vector<TaskChoice> {
+std::vector<TaskChoice> ReplicaPlanner::split_choices(const ReplicaModel& model, const std::vector<StepRow>& rows,
+                                                      const std::vector<TaskChoice>& choices) {
   std::map<int32_t, int64_t> rows_of;
   for (const StepRow& row : rows) ++rows_of[row.job];
   std::vector<TaskChoice> splits;
@@ -214,11 +159,28 @@ auto ReplicaPlanner::split_choices(const ReplicaModel& model, const std::vector<
   return splits;
 }
 
-std::optional<ReplicaChoice> ReplicaPlanner::split(const ReplicaModel& model, const PlannedReplica& empty, const std::vector<StepRow>& rows,
-                                                   const std::vector<TaskChoice>& choices) {
-  const std::vector<TaskChoice> splits = split_choices(model, rows, choices);
+std::optional<ReplicaChoice> ReplicaPlanner::split(const ReplicaModel& model, const PlannedReplica& empty, const std::vector<TaskChoice>& choices) {
+  const std::vector<TaskChoice> splits = split_choices(model, empty.rows, choices);
   const std::vector<PipelineOrder> order = {PipelineOrder::split};
-  return splits.empty() ? std::nullopt : search(model, empty, rows, {.choices = splits, .orders = order}).front();
+  return splits.empty() ? std::nullopt : search(model, empty, {.choices = splits, .orders = order}).front();
+}
+
+std::optional<ReplicaChoice> ReplicaPlanner::as(const ReplicaChoice& like, const PlannedReplica& empty, Sharing sharing, PipelineOrder order) {
+  const auto jobs_of = [](const std::vector<StepRow>& rows) {
+    std::set<int32_t> jobs;
+    for (const StepRow& row : rows) jobs.insert(row.job);
+    return jobs;
+  };
+  if (!like.fits() || jobs_of(like.replica.rows) != jobs_of(empty.rows)) return std::nullopt;
+  const PlannedReplica runs = like.replica.chunks() > 1 ? with_chunks(empty, model_, like.replica.chunks()) : empty;
+  const bool suits = like.replica.chunks() > 1 || like.replica.least_microbatches > 1;
+  BudgetSearch tried{.sharing = sharing,
+                     .choices = {{}},
+                     .orders = {suits || !is_for_few(order) ? order : PipelineOrder::automatic},
+                     .budgets = {like.replica.token_budget}};
+  if (sharing == Sharing::hybrid) tried.choices = {{like.replica.hybrid_tasks, like.replica.buckets, like.replica.least_microbatches}};
+  std::optional<ReplicaChoice> found = search(model_of(runs), runs, tried).front();
+  return found && found->fits() ? found : std::nullopt;
 }
 
 ReplicaChoice ReplicaPlanner::estimate(const PlannedReplica& empty) {
@@ -233,8 +195,8 @@ ReplicaChoice ReplicaPlanner::estimate(const PlannedReplica& empty) {
   const int64_t wanted = enough_microbatches(replica.stages.size());
   const std::vector<PipelineOrder> order = {PipelineOrder::automatic};
   ReplicaChoice choice;
-  for (const OrderEffort effort : {OrderEffort::quick, OrderEffort::full}) {
-    choice = search(replica, empty, rows, {.choices = fused, .orders = order, .wanted = wanted, .effort = effort}).front().value();
+  for (const EstimatedOrder estimated : {EstimatedOrder::continuous_one_f_one_b, EstimatedOrder::chosen}) {
+    choice = search(replica, empty, {.choices = fused, .orders = order, .wanted = wanted, .estimated = estimated}).front().value();
     if (choice.fits()) break;
   }
   return choice;
@@ -278,59 +240,11 @@ std::vector<ConsideredGrouping> ReplicaPlanner::groupings(const PlannedReplica& 
   return groupings;
 }
 
-std::vector<std::optional<ReplicaChoice>> ReplicaPlanner::search(const ReplicaModel& replica, const PlannedReplica& empty,
-                                                                 const std::vector<StepRow>& rows, const Search& tried) {
-  int64_t tokens = 0;
-  for (const StepRow& row : rows) tokens += row.tokens;
-  std::vector<BestChoice> best(tried.orders.size());
-  // Each order goes on by itself, so that what one finds does not depend on which others are asked for.
-  std::vector<int64_t> in_vain(tried.orders.size(), 0);  // halvings in a row that gained nothing
-  std::vector<bool> is_done(tried.orders.size(), false);
-  const int64_t least = whole_chunk_steps(least_budget(options_));  // longer rows are chains, which fill a pipeline
-  const bool is_fixed =
-      options_.token_budget > 0 || (tried.sharing == Sharing::batch_all && replica.stages.size() == 1);  // no choice, or none that is read
-  for (int64_t budget = options_.token_budget > 0 ? options_.token_budget : std::max(empty.token_budget, least);;) {
-    // No microbatch of a pipeline is larger than the budget.
-    if (tried.is_few && (tokens + budget - 1) / budget >= tried.wanted) break;
-    std::vector<bool> has_misfit(tried.orders.size(), false), has_gained(tried.orders.size(), false);
-    std::vector<bool> waits(tried.orders.size(), false);  // for memory, as the default order does
-    int64_t microbatches = 0;
-    for (const TaskChoice& choice : tried.choices) {
-      if (options_.stop != nullptr && *options_.stop) throw PlanningStopped();
-      const PricedRows priced = price_rows(
-          replica, rows,
-          {tried.sharing, options_.layout, options_.chunk_size, budget, choice.tasks, choice.buckets, choice.least_microbatches},
-          &prices(empty.tensor_parallel));
-      microbatches = priced.microbatches;
-      if (tried.is_few && (microbatches < 2 || microbatches >= tried.wanted)) continue;
-      const double least_s = least_seconds(replica, priced);
-      const bool is_full_too_early = !holds_a_full_pipeline(replica, priced);
-      for (size_t o = 0; o < tried.orders.size(); ++o) {
-        if (is_done[o] || best[o].rules_out(least_s)) continue;
-        const ReplicaPrediction prediction = predict_replica(replica, priced, tried.orders[o], options_.rounds, tried.effort);
-        has_misfit[o] = has_misfit[o] || !prediction.fits();
-        const bool keeps_within = tried.effort == OrderEffort::full && tried.orders[o] == PipelineOrder::automatic;
-        waits[o] = waits[o] || (keeps_within && is_full_too_early && prediction.bubble > small_bubble);
-        has_gained[o] = best[o].consider(empty, budget, choice.least_microbatches, priced, prediction) || has_gained[o];
-      }
-    }
-    const int64_t next = std::max(least, budget / 2 / 64 * 64);
-    for (size_t o = 0; o < tried.orders.size(); ++o) {
-      in_vain[o] = has_gained[o] ? 0 : in_vain[o] + 1;
-      // Smaller microbatches of padded rows have fewer pads; of others, more can be under way where memory is short.
-      const bool may_gain = (options_.layout == Layout::padded || waits[o]) && in_vain[o] < 2;
-      is_done[o] = is_done[o] || (!has_misfit[o] && microbatches >= tried.wanted && !may_gain);
-    }
-    if (is_fixed || std::ranges::count(is_done, false) == 0 || next >= budget) break;
-    budget = next;
-  }
-  std::vector<std::optional<ReplicaChoice>> found;
-  for (BestChoice& each : best) found.push_back(each.take());
-  return found;
+std::vector<std::optional<ReplicaChoice>> ReplicaPlanner::search(const ReplicaModel& model, const PlannedReplica& empty, const BudgetSearch& tried) {
+  return search_budgets(model, empty, tried, options_, prices(empty.tensor_parallel));
 }
 
-auto ReplicaPlanner::task_choices(const ReplicaModel& replica, const std::vector<StepRow>& rows, Sharing sharing)
-    -> const std::vector<TaskChoice>& {
+const std::vector<TaskChoice>& ReplicaPlanner::task_choices(const ReplicaModel& replica, const std::vector<StepRow>& rows, Sharing sharing) {
   static const std::vector<TaskChoice> no_choice = {{}};
   if (sharing != Sharing::hybrid) return no_choice;
   std::map<int32_t, std::vector<int64_t>> lengths;

@@ -9,26 +9,13 @@
 #include <vector>
 
 #include "plan/alternatives.h"
-#include "plan/cost/replica_prediction.h"
+#include "plan/budget_search.h"
 #include "plan/fusion/fusion.h"
 #include "plan/plan.h"
 #include "plan/plan_options.h"
 #include "schedule/pipeline/grouping.h"
 
 namespace cotune {
-
-/// A replica with its rows, predicted under one pipeline order.
-struct ReplicaChoice {
-  PlannedReplica replica;
-  std::string constraint;  ///< what does not fit, in words; "": it does
-  Overflow overflow;
-  bool is_bound = false;   ///< ReplicaPrediction
-
-  bool fits() const { return constraint.empty(); }
-};
-
-/// Tokens of a microbatch: it must take an atom, or a chunk of layout chunked. Longer rows are chains.
-int64_t least_budget(const PlanOptions& options);
 
 /// All replicas stand on one kind of nodes. Remembers which hybrid tasks it found for jobs on a shape of
 /// replica.
@@ -47,21 +34,21 @@ class ReplicaPlanner {
   /// This and the others that try something throw PlanningStopped.
   /// `empty`: with its stages, devices and rows, and the most tokens that fit by closed form as its budget. For
   /// each order the fastest of all budgets and hybrid tasks that fit, or, where none does, the last tried and
-  /// what overflows. The budget is halved, down to least_budget, as long as something does not fit or a pipeline has fewer than
-  /// eight microbatches a stage; and further, until two halvings in a row gain nothing, with layout padded or where a pipeline is idle for more
-  /// than 3 % of its step whose memory does not hold all that 1F1B has under way.
-  /// A pipeline that has fewer microbatches than that is where these gain; a replica that they do not suit is one of
+  /// what overflows (search_budgets). `like`: what came of a replica of the same shape with like rows, by order, of which it takes
+  /// hybrid tasks and budget wherever they fit; none: everything is tried.
+  /// A pipeline that has fewer than eight microbatches a stage is where these orders gain; a replica that they do not suit is one of
   /// `automatic` under them:
   ///   interleaved  runs of layers of equal number, two or four a rank, whichever is faster, over the budgets that leave two
   ///                to eight microbatches a stage. Layers must divide by them; not for sharded weights
   ///   split        sharing hybrid, three stages or more: of those hybrid tasks (without buckets of several) that are two or
   ///                more but fewer than the stages, each step is cut into lorapp_microbatches
-  std::vector<ReplicaChoice> plan(const PlannedReplica& empty, Sharing sharing, const std::vector<PipelineOrder>& orders);
+  std::vector<ReplicaChoice> plan(const PlannedReplica& empty, Sharing sharing, const std::vector<PipelineOrder>& orders,
+                                  const std::vector<ReplicaChoice>& like = {});
   /// Whether an order may suit replicas of so many stages, by its count of stages, shards and jobs alone.
   bool may_suit(PipelineOrder order, Sharing sharing, const Configuration& shape) const;
 
-  /// With all jobs fused in the default order, at a quick effort, or where that does not fit at the full one, whether it fits or not. A
-  /// fraction of the work of plan(). It must have rows.
+  /// With all jobs fused in the default order, by estimate_replica: continuous 1F1B, or where that does not fit the order that does, whether
+  /// it fits or not. A fraction of the work of plan(). It must have rows.
   ReplicaChoice estimate(const PlannedReplica& empty);
 
   /// What plan() tries for the hybrid tasks of a replica of a plan, with its token budget: each with the seconds, memory and
@@ -69,32 +56,15 @@ class ReplicaPlanner {
   std::vector<ConsideredGrouping> groupings(const PlannedReplica& planned, PipelineOrder order);
 
  private:
-  /// Hybrid tasks, and which of them run in one clock.
-  struct TaskChoice {
-    HybridTasks tasks;
-    Buckets buckets;
-    int64_t least_microbatches = 1;
-    bool operator==(const TaskChoice&) const = default;
-  };
   ReplicaModel model_of(const PlannedReplica& empty) const;
   /// With the memory of what stays between steps.
   PlannedReplica without_rows(PlannedReplica replica);
-  /// What is tried of a replica: every choice under every order.
-  struct Search {
-    Sharing sharing = Sharing::hybrid;
-    const std::vector<TaskChoice>& choices;
-    const std::vector<PipelineOrder>& orders;
-    int64_t wanted = 0;     ///< microbatches; the budget is halved as long as there are fewer
-    bool is_few = false;    ///< what has as many as wanted, or one, is not tried
-    OrderEffort effort = OrderEffort::full;
-  };
-  /// As plan() with these choices; nothing for an order under which nothing was tried. `model`: of `empty`.
-  std::vector<std::optional<ReplicaChoice>> search(const ReplicaModel& model, const PlannedReplica& empty, const std::vector<StepRow>& rows,
-                                                   const Search& tried);
-  std::optional<ReplicaChoice> interleaved(const PlannedReplica& empty, const std::vector<StepRow>& rows, Sharing sharing,
-                                           const std::vector<TaskChoice>& choices);
-  std::optional<ReplicaChoice> split(const ReplicaModel& model, const PlannedReplica& empty, const std::vector<StepRow>& rows,
-                                     const std::vector<TaskChoice>& choices);
+  std::vector<std::optional<ReplicaChoice>> search(const ReplicaModel& model, const PlannedReplica& empty, const BudgetSearch& tried);
+  std::optional<ReplicaChoice> interleaved(const PlannedReplica& empty, Sharing sharing, const std::vector<TaskChoice>& choices);
+  std::optional<ReplicaChoice> split(const ReplicaModel& model, const PlannedReplica& empty, const std::vector<TaskChoice>& choices);
+  /// With the token budget, hybrid tasks and runs of layers of a replica with like rows; nothing where that one has other jobs or does not fit,
+  /// or where they do not fit here.
+  std::optional<ReplicaChoice> as(const ReplicaChoice& like, const PlannedReplica& empty, Sharing sharing, PipelineOrder order);
   static std::vector<TaskChoice> split_choices(const ReplicaModel& model, const std::vector<StepRow>& rows,
                                                const std::vector<TaskChoice>& choices);
   /// Partitions of the jobs with rows that are tried; one that is not read where the policy leaves no choice. All jobs, each

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,24 +36,43 @@ struct ReplicaPrediction {
   int64_t fullest_bytes() const;
 };
 
+/// Whether choose_order makes it: `automatic`, `split`, and `interleaved` with one run of layers a rank.
+bool takes_default_order(const ReplicaModel& replica, PipelineOrder order);
+
 /// Whether every rank's memory holds as many of its largest microbatch as 1F1B has under way there, one for itself and each rank behind it.
 bool holds_a_full_pipeline(const ReplicaModel& replica, const PricedRows& priced);
 
-/// What each rank computes per step under any order, but for optimizer steps: no order is shorter than the largest.
+/// What each rank computes per step under any order, but for optimizer steps.
 std::vector<double> computing_seconds(const ReplicaModel& replica, const PricedRows& priced);
 
-/// What is spent on the orders that choose_order makes.
-enum class OrderEffort {
-  full,
-  quick,  ///< one that it tries, continuous 1F1B, stands for them; needs one run of layers a rank
-};
+/// Seconds of a step than which no order over `rounds` successive ones is shorter (least_makespan_s).
+double least_seconds(const PricedRows& priced, int64_t rounds);
 
 /// Orders the works over `rounds` successive steps, proves the schedules (verify) and simulates them; seconds
 /// are those of one step. activations are the peak of kept microbatches and message buffers. Where choose_order
-/// orders (`automatic`, `split`, and `interleaved` with one run of layers a rank) it keeps within the device's memory where
-/// a microbatch fits at all; the others, and all at a quick effort, take what they take and may not fit. gpipe and 1f1b are
-/// those of a run (plan_ranks): a rank is through with a hybrid task's step before it begins the next.
-ReplicaPrediction predict_replica(const ReplicaModel& replica, const PricedRows& priced, PipelineOrder order,
-                                  int64_t rounds, OrderEffort effort = OrderEffort::full);
+/// orders it keeps within the device's memory where a microbatch fits at all; the others take what they take and may not fit. gpipe and
+/// 1f1b are those of a run (plan_ranks): a rank is through with a hybrid task's step before it begins the next.
+ReplicaPrediction predict_replica(const ReplicaModel& replica, const PricedRows& priced, PipelineOrder order, int64_t rounds);
+
+/// Where a prediction ends early.
+struct PredictionLimits {
+  double below_s = std::numeric_limits<double>::infinity();  ///< works whose order takes so long, or longer, are not simulated
+  int64_t most_exchanges = 64;                               ///< as of choose_order
+};
+
+/// The same; nothing where the works in their order take below_s or longer although no message waits for another (ComputeGraph), so that a
+/// simulation cannot find less.
+std::optional<ReplicaPrediction> predict_within(const ReplicaModel& replica, const PricedRows& priced, PipelineOrder order, int64_t rounds,
+                                                const PredictionLimits& limits);
+
+/// The order that an estimate goes by. Both need one run of layers a rank.
+enum class EstimatedOrder {
+  continuous_one_f_one_b,  ///< takes what memory it takes
+  chosen,                  ///< choose_order, which keeps within the device's memory
+};
+
+/// What predict_replica says of order `automatic`, without schedule and simulation: no message waits for another, optimizer steps delay only
+/// the first forward of the next step, and every rank has two messages each way under way. No runs.
+ReplicaPrediction estimate_replica(const ReplicaModel& replica, const PricedRows& priced, EstimatedOrder order, int64_t rounds);
 
 }  // namespace cotune

@@ -2,16 +2,27 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 namespace cotune {
+namespace {
+
+struct Edge {
+  int32_t from = 0;
+  ComputeEdge edge;
+};
+
+}  // namespace
 
 ComputeGraph::ComputeGraph(const PipelineWork& work, const PipelineCluster& cluster)
     : stage_count_(work.stage_count()) {
   const auto microbatch_count = static_cast<int32_t>(work.microbatches.size());
   const auto node_count = static_cast<size_t>(2 * microbatch_count * stage_count_);
   duration_s_.resize(node_count);
-  successors_.resize(node_count);
   predecessor_counts_.resize(node_count);
+  std::vector<Edge> found;  // in the order that they are found in
+  found.reserve(3 * node_count);
+  const auto add_edge = [&](int32_t from, int32_t to, double delay_s) { found.push_back({from, {to, delay_s}}); };
 
   std::map<int32_t, const PipelineJob*> jobs;
   for (const PipelineJob& job : work.jobs) jobs[job.job] = &job;
@@ -56,20 +67,26 @@ ComputeGraph::ComputeGraph(const PipelineWork& work, const PipelineCluster& clus
       last_of[step] = m;
     }
   }
-}
 
-void ComputeGraph::add_edge(int32_t from, int32_t to, double delay_s) {
-  successors_[static_cast<size_t>(from)].push_back({to, delay_s});
-  ++predecessor_counts_[static_cast<size_t>(to)];
+  first_edge_.assign(node_count + 1, 0);
+  for (const Edge& each : found) {
+    ++first_edge_[static_cast<size_t>(each.from) + 1];
+    ++predecessor_counts_[static_cast<size_t>(each.edge.to)];
+  }
+  std::partial_sum(first_edge_.begin(), first_edge_.end(), first_edge_.begin());
+  edges_.resize(found.size());
+  std::vector<size_t> next(first_edge_.begin(), first_edge_.end() - 1);
+  for (const Edge& each : found) edges_[next[static_cast<size_t>(each.from)]++] = each.edge;
 }
 
 std::optional<ComputeTimes> ComputeGraph::times(const ComputeOrder& order, double least_s) const {
   std::vector<int32_t> missing = predecessor_counts_;
-  std::vector<double> ready_s(successors_.size(), 0.0);
+  std::vector<double> ready_s(duration_s_.size(), 0.0);
   ComputeTimes times(order.size());
-  std::vector<int32_t> rank_of(successors_.size(), -1);
+  std::vector<int32_t> rank_of(duration_s_.size(), -1);
   size_t left = 0;
   for (size_t rank = 0; rank < order.size(); ++rank) {
+    times[rank].reserve(order[rank].size());
     for (const Compute& compute : order[rank])
       rank_of[static_cast<size_t>(node(compute))] = static_cast<int32_t>(rank);
     left += order[rank].size();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "schedule/pipeline/pipeline_cluster.h"
@@ -46,7 +47,7 @@ class ComputeGraph {
  public:
   ComputeGraph(const PipelineWork& work, const PipelineCluster& cluster);
 
-  int32_t size() const { return static_cast<int32_t>(successors_.size()); }
+  int32_t size() const { return static_cast<int32_t>(duration_s_.size()); }
   int32_t node(const Compute& compute) const {
     return 2 * (compute.microbatch * stage_count_ + compute.stage) + (compute.backward ? 1 : 0);
   }
@@ -59,8 +60,9 @@ class ComputeGraph {
   }
   int32_t lowest_stage(int32_t microbatch) const { return lowest_stage_[static_cast<size_t>(microbatch)]; }
   double duration_s(int32_t node) const { return duration_s_[static_cast<size_t>(node)]; }
-  const std::vector<ComputeEdge>& successors(int32_t node) const {
-    return successors_[static_cast<size_t>(node)];
+  std::span<const ComputeEdge> successors(int32_t node) const {
+    const auto at = static_cast<size_t>(node);
+    return std::span(edges_).subspan(first_edge_[at], first_edge_[at + 1] - first_edge_[at]);
   }
   const std::vector<int32_t>& predecessor_counts() const { return predecessor_counts_; }
 
@@ -71,12 +73,11 @@ class ComputeGraph {
   double longest_s() const;  ///< of all durations
 
  private:
-  void add_edge(int32_t from, int32_t to, double delay_s);
-
   int32_t stage_count_;
   std::vector<int32_t> lowest_stage_;  // by microbatch
   std::vector<double> duration_s_;
-  std::vector<std::vector<ComputeEdge>> successors_;
+  std::vector<ComputeEdge> edges_;   // by the node that they come from
+  std::vector<size_t> first_edge_;   // by node, and the end
   std::vector<int32_t> predecessor_counts_;
 };
 

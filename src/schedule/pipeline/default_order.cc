@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "schedule/pipeline/least_makespan.h"
 #include "schedule/pipeline/lorapp.h"
 #include "schedule/pipeline/one_f_one_b.h"
 #include "schedule/pipeline/structured_template.h"
@@ -110,34 +111,8 @@ class Chooser {
     return launch;
   }
 
-  /// What no order is shorter than: a rank computes all that is its own, after the first activation has come and before the
-  /// last error has gone.
-  double least_s() const {
-    double least = 0;
-    const bool has_own_stage = work_.stage_rank == one_stage_per_rank(work_.rank_count);
-    for (int32_t rank = 0; rank < work_.rank_count; ++rank) {
-      double sum = 0, before = 0, after = 0;
-      bool is_first = true;
-      for (int32_t m = 0; m < static_cast<int32_t>(work_.microbatches.size()); ++m) {
-        const int32_t lowest = graph_.lowest_stage(m);
-        double to_here = 0, from_here = 0;
-        for (int32_t s = 0; s < work_.stage_count(); ++s) {
-          const double forward = graph_.duration_s(graph_.node({m, s, false}));
-          const double backward = s >= lowest ? graph_.duration_s(graph_.node({m, s, true})) : 0;
-          if (work_.stage_rank[static_cast<size_t>(s)] == rank) sum += forward + backward;
-          if (s < rank) to_here += forward, from_here += backward;
-        }
-        before = is_first ? to_here : std::min(before, to_here);
-        after = is_first ? from_here : std::min(after, from_here);
-        is_first = false;
-      }
-      least = std::max(least, has_own_stage ? before + sum + after : sum);
-    }
-    return least;
-  }
-
   void exchange_tasks() {
-    if (shortest_s_ <= as_short * least_s()) return;
+    if (shortest_s_ <= as_short * least_makespan_s(work_)) return;
     std::vector<int32_t> tasks;  // in the template's order, which is a good start
     for (const int32_t unit : descending_launch_order(work_)) {
       const int32_t task =

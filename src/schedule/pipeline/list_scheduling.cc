@@ -83,12 +83,13 @@ class ListScheduler {
     }
   }
 
-  void check_limits() const {
+  /// And finds what each unit keeps.
+  void check_limits() {
     if (!has_limits()) return;
     COTUNE_CHECK(work_.stage_rank == one_stage_per_rank(work_.rank_count), "limits need one stage per rank");
     for (size_t rank = 0; rank < policy_.kept_bytes_limit.size(); ++rank) {
       for (const PipelineUnit& unit : units_) {
-        const int64_t bytes = kept_bytes(unit, rank);
+        const int64_t bytes = kept_of_.emplace_back(kept_bytes(unit, rank));
         if (bytes > policy_.kept_bytes_limit[rank]) {
           throw_user_error(
               "rank {} may keep {} bytes, but microbatches {} to {}, which belong together, need {}", rank,
@@ -108,6 +109,10 @@ class ListScheduler {
       if (is_kept(m, rank)) bytes += work_.microbatches[static_cast<size_t>(m)].cost[rank].kept_bytes;
     }
     return bytes;
+  }
+
+  int64_t kept_of(const Compute& compute, size_t rank) const {
+    return kept_of_[rank * units_.size() + static_cast<size_t>(unit_of_[static_cast<size_t>(compute.microbatch)])];
   }
 
   int32_t kept_count(const PipelineUnit& unit, size_t rank) const {
@@ -171,8 +176,7 @@ class ListScheduler {
         state.in_flight + kept_count(unit, rank) > policy_.in_flight_limit[rank]) {
       return false;
     }
-    return policy_.kept_bytes_limit.empty() ||
-           state.kept_bytes + kept_bytes(unit, rank) <= policy_.kept_bytes_limit[rank];
+    return policy_.kept_bytes_limit.empty() || state.kept_bytes + kept_of(compute, rank) <= policy_.kept_bytes_limit[rank];
   }
 
   /// Backwards of a job go in ascending index. Were a small unit to pass a larger one of its job that has no
@@ -263,10 +267,10 @@ class ListScheduler {
     const PipelineUnit& unit = units_[static_cast<size_t>(unit_of_[static_cast<size_t>(compute.microbatch)])];
     if (compute.backward) {
       state.in_flight -= 1;
-      state.kept_bytes -= work_.microbatches[static_cast<size_t>(compute.microbatch)].cost[rank].kept_bytes;
+      if (!policy_.kept_bytes_limit.empty()) state.kept_bytes -= work_.microbatches[static_cast<size_t>(compute.microbatch)].cost[rank].kept_bytes;
     } else if (compute.microbatch == unit.first + unit.count - 1) {
       state.in_flight += kept_count(unit, rank);
-      state.kept_bytes += kept_bytes(unit, rank);
+      if (!policy_.kept_bytes_limit.empty()) state.kept_bytes += kept_of(compute, rank);
       auto& started = started_of_job_[static_cast<size_t>(compute.stage)];
       const auto& places = places_in_job_[static_cast<size_t>(unit_of_[static_cast<size_t>(compute.microbatch)])];
       for (const auto& [job, place] : places) ++started[job];
@@ -294,6 +298,7 @@ class ListScheduler {
   std::vector<std::vector<std::pair<size_t, int32_t>>> places_in_job_;
   std::vector<std::vector<int32_t>> units_of_job_;
   std::vector<std::vector<int32_t>> started_of_job_;
+  std::vector<int64_t> kept_of_;  // [rank, unit]: its bytes, under a limit of them
   std::vector<int32_t> aside_;  // [stage, unit]: ready forwards whose unit is not the next of its jobs; -1: none
   std::vector<Rank> ranks_;
   ComputeOrder order_;

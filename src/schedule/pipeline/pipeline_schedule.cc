@@ -28,6 +28,7 @@ struct Sent {
   int32_t rank = 0;       // that receives
   double ready_s = 0;     // when it is sent
   size_t latest_gap = 0;  // of the receiving rank: what uses it comes after
+  size_t gap = 0;         // of the sender
 };
 
 class ScheduleWriter {
@@ -39,9 +40,10 @@ class ScheduleWriter {
     const auto times = graph_.times(order, longest_s > 0 ? 1e-6 * longest_s : 1);
     COTUNE_CHECK(times.has_value(), "the order of computations holds a cycle of waits");
     times_ = *times;
+    index_of_.resize(static_cast<size_t>(graph_.size()));
     for (size_t rank = 0; rank < order.size(); ++rank) {
       gaps_[rank].resize(order[rank].size() + 1);
-      for (size_t i = 0; i < order[rank].size(); ++i) index_of_[graph_.node(order[rank][i])] = i;
+      for (size_t i = 0; i < order[rank].size(); ++i) index_of_[static_cast<size_t>(graph_.node(order[rank][i]))] = i;
     }
     for (const PipelineMicrobatch& microbatch : work.microbatches) {
       steps_.insert(microbatch.jobs.begin(), microbatch.jobs.end());
@@ -114,7 +116,7 @@ class ScheduleWriter {
     action.kind = action.kind == ActionKind::send_activation ? ActionKind::receive_activation
                                                              : ActionKind::receive_error;
     action.peer = rank;
-    sent_[{rank, to, action.kind}].push_back({action, to, ready_s, latest_gap});
+    sent_[{rank, to, action.kind}].push_back({action, to, ready_s, latest_gap, gap});
   }
 
   void after_forward(int32_t rank, size_t i, const Compute& compute) {
@@ -127,7 +129,7 @@ class ScheduleWriter {
             .stage = next,
             .bytes = microbatch(compute).message_bytes.activation},
            times_[static_cast<size_t>(rank)][i].end_s,
-           index_of_.at(graph_.node({compute.microbatch, next, false})));
+           index_of_[static_cast<size_t>(graph_.node({compute.microbatch, next, false}))]);
     }
     if (graph_.lowest_stage(compute.microbatch) > compute.stage) add_free(rank, i, compute);
   }
@@ -142,7 +144,7 @@ class ScheduleWriter {
             .stage = next,
             .bytes = microbatch(compute).message_bytes.error},
            times_[static_cast<size_t>(rank)][i].end_s,
-           index_of_.at(graph_.node({compute.microbatch, next, true})));
+           index_of_[static_cast<size_t>(graph_.node({compute.microbatch, next, true}))]);
     }
     add_free(rank, i, compute);
     for (const JobStep& step : microbatch(compute).jobs) {
@@ -233,8 +235,8 @@ class ScheduleWriter {
 
   void post_receives() {
     for (auto& [channel, messages] : sent_) {
-      const auto [from, to, kind] = channel;
-      put_in_order_of_sending(messages, gaps_[static_cast<size_t>(from)]);
+      const int32_t to = std::get<1>(channel);
+      std::ranges::stable_sort(messages, {}, &Sent::gap);  // norms are sent after the fact
       const std::vector<ComputeSpan>& spans = times_[static_cast<size_t>(to)];
       std::vector<size_t> gaps;
       for (const Sent& message : messages) {
@@ -246,25 +248,6 @@ class ScheduleWriter {
       for (size_t i = gaps.size(); i-- > 1;) gaps[i - 1] = std::min(gaps[i - 1], gaps[i]);
       for (size_t i = 0; i < gaps.size(); ++i) {
         gaps_[static_cast<size_t>(to)][gaps[i]].receives.push_back(messages[i].receive);
-      }
-    }
-  }
-
-  /// Norms are sent after the fact: brings a channel's messages into the order of the sends.
-  static void put_in_order_of_sending(std::vector<Sent>& messages, const std::vector<Gap>& gaps) {
-    const auto key = [](const Action& action) {
-      return std::tuple(action.microbatch, action.stage, action.job, action.job_step);
-    };
-    std::map<std::tuple<int32_t, int32_t, int32_t, int64_t>, Sent> by_content;
-    for (const Sent& message : messages) by_content.emplace(key(message.receive), message);
-    const Action& any = messages.front().receive;
-    const ActionKind kind =
-        any.kind == ActionKind::receive_activation ? ActionKind::send_activation : ActionKind::send_error;
-    const int32_t to = messages.front().rank;
-    messages.clear();
-    for (const Gap& gap : gaps) {
-      for (const Action& action : gap.after) {
-        if (action.kind == kind && action.peer == to) messages.push_back(by_content.at(key(action)));
       }
     }
   }
@@ -295,7 +278,7 @@ class ScheduleWriter {
   const ComputeGraph graph_;
   ComputeTimes times_;
   std::vector<std::vector<Gap>> gaps_;             // by rank
-  std::map<int32_t, size_t> index_of_;             // node → place in its rank's order
+  std::vector<size_t> index_of_;                   // by node: place in its rank's order
   std::set<JobStep> steps_;                        // in the work
   std::map<JobStep, int32_t> last_of_;             // its last microbatch
   std::set<std::pair<JobStep, int32_t>> stepped_;  // and the stage

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "schedule/pipeline/compute_graph.h"
@@ -131,7 +132,7 @@ class ExactSearch {
     left_s_[rank] += graph_.duration_s(node);
     free_s_[rank] = free_before;
     ready_ = ready_before;
-    const std::vector<ComputeEdge>& edges = graph_.successors(node);
+    const std::span<const ComputeEdge> edges = graph_.successors(node);
     for (size_t i = edges.size(); i-- > 0;) {
       ++missing_[static_cast<size_t>(edges[i].to)];
       ready_s_[static_cast<size_t>(edges[i].to)] = moments[i];
