@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "base/counted.h"
 #include "base/error.h"
@@ -13,6 +14,7 @@
 #include "console/name_column.h"
 #include "console/output.h"
 #include "console/run_commands.h"
+#include "console/run_view_source.h"
 #include "control/client.h"
 #include "watch/job_outcome.h"
 
@@ -75,12 +77,22 @@ void read_jobs_text(const std::string& file, ControlRequest::JobsText& add) {
   add.working_directory = fs::current_path().string();
 }
 
+/// Of a run that takes long to answer, says so.
+ControlReply answer_of(ControlClient& client, const JobArguments& arguments, std::string& line) {
+  const ControlRequest& request = arguments.request;
+  if (std::optional<ControlReply> reply = client.ask_within(most_seconds_to_answer, request, &line)) return *std::move(reply);
+  const bool is_look = request.action == ControlAction::list || request.action == ControlAction::status;
+  fmt::print(stderr, "the run in {} has not answered for {} s: {}; waiting, Ctrl-C gives up\n", arguments.run, most_seconds_to_answer.count(),
+             is_look ? "its process may be stopped, or the machine very busy" : "it may be in the middle of a round");
+  return client.ask(request, &line);
+}
+
 int ask(JobArguments& arguments) {
   ControlRequest& request = arguments.request;
   if (request.action == ControlAction::add) read_jobs_text(arguments.jobs_file, request.add);
   ControlClient client(arguments.run);
   std::string line;
-  const ControlReply reply = client.ask(request, &line);
+  const ControlReply reply = answer_of(client, arguments, line);
   if (arguments.json) print_line(line);
   if (reply.error) {
     fmt::print(stderr, "{}\n", reply.error->message);

@@ -24,22 +24,22 @@ namespace {
 
 ControlClient::ControlClient(std::filesystem::path run) : run_(std::move(run)), connection_(connect_to(run_)) {}
 
-ControlReply ControlClient::ask(const ControlRequest& request, std::string* line) {
-  send(request);
-  std::string reply;
-  read_line(reply);
-  ControlReply read = parse_reply(reply);
-  if (line != nullptr) *line = std::move(reply);
-  return read;
+ControlReply ControlClient::ask(const ControlRequest& request, std::string* line) { return *answer(request, line, std::nullopt); }
+
+std::optional<ControlReply> ControlClient::ask_within(std::chrono::milliseconds patience, const ControlRequest& request, std::string* line) {
+  return answer(request, line, std::chrono::steady_clock::now() + patience);
 }
 
-std::optional<ControlReply> ControlClient::ask_within(std::chrono::milliseconds patience, const ControlRequest& request) {
+std::optional<ControlReply> ControlClient::answer(const ControlRequest& request, std::string* line,
+                                                  std::optional<std::chrono::steady_clock::time_point> deadline) {
   if (!is_owed_) send(request);
   is_owed_ = true;
   std::string reply;
-  if (!read_line(reply, std::chrono::steady_clock::now() + patience)) return std::nullopt;
+  if (!read_line(reply, deadline)) return std::nullopt;
   is_owed_ = false;
-  return parse_reply(reply);
+  ControlReply read = parse_reply(reply);
+  if (line != nullptr) *line = std::move(reply);
+  return read;
 }
 
 void ControlClient::send(const ControlRequest& request) {

@@ -26,22 +26,10 @@ JobSpec result_settings(const JobSpec& job) {
   return result;
 }
 
-namespace {
-
-std::string hash_of(JobSpec settings) {
+std::string settings_hash(const JobSpec& job) {
   JobsFile alone;
-  alone.jobs.push_back(std::move(settings));
+  alone.jobs.push_back(result_settings(job));
   return checksum(to_yaml(alone));
-}
-
-}  // namespace
-
-std::string settings_hash(const JobSpec& job) { return hash_of(result_settings(job)); }
-
-std::string earlier_settings_hash(const JobSpec& job) {
-  JobSpec settings = result_settings(job);
-  settings.adapter.init_from = job.adapter.init_from;
-  return hash_of(std::move(settings));
 }
 
 namespace {

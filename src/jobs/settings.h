@@ -14,8 +14,6 @@ JobSpec result_settings(const JobSpec& job);
 
 /// XXH3-128 of result_settings as YAML.
 std::string settings_hash(const JobSpec& job);
-/// The same as it was when the path of init_from counted: checkpoints of then have it.
-std::string earlier_settings_hash(const JobSpec& job);
 
 /// One line per option of result_settings that differs: `jobs.NAME.train.learning_rate: 0.001, now 0.002`; of weighted files one per
 /// file: `jobs.NAME.data.train[1]: FILE: weight 1, now weight 2`.

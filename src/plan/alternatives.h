@@ -34,8 +34,8 @@ struct ConsideredDeployment {
   System system = System::lobra;
   bool recompute = false;
   std::string replicas;    ///< `<1,1>×4, <8,1>×1`
-  double dispatch_s = 0;   ///< slowest replica by the linear model that dispatch balances (LobRA's Eq. 3, calibrated by simulation)
-  /// Estimate: slowest replica by a quick simulation of one of each configuration. Decides what is simulated in full.
+  double dispatch_s = 0;   ///< slowest replica by the linear model that dispatch balances (LobRA's Eq. 3, calibrated by estimates)
+  /// Estimate: slowest replica of each configuration, ordered but not simulated. Decides what is simulated in full.
   double estimated_s = 0;
   int64_t estimated_bytes = 0;   ///< of any device in it
   std::string estimate_constraint;  ///< what does not fit in it; "": it fits. estimated_s is then the least that it could take

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "base/never.h"
@@ -42,7 +43,7 @@ double mean_seconds(const ReplicaModel& replica, const PricedRows& priced) {
 /// Whether there is anything to exchange.
 bool has_several_tasks(const PricedRows& priced) {
   return std::ranges::any_of(priced.works, [](const PipelineWork& work) {
-    return std::ranges::any_of(work.microbatches, [&](const PipelineMicrobatch& each) { return each.hybrid_task != work.microbatches.front().hybrid_task; });
+    return work.stage_count() > 1 && std::ranges::any_of(work.microbatches, [&](const PipelineMicrobatch& each) { return each.hybrid_task != work.microbatches.front().hybrid_task; });
   });
 }
 
@@ -72,16 +73,18 @@ class OrderSearch {
   /// What takes so long, or longer, cannot be it.
   double seconds_to_beat() const { return fits() ? choice_->replica.seconds : never; }
 
-  /// Those that may be the best once hybrid tasks are exchanged. Where there are any, nothing is held any longer.
-  std::vector<Candidate> unfinished() {
-    std::erase_if(candidates_, [&](const Candidate& each) { return each.seconds > near_fastest * seconds_to_beat(); });
+  /// All that fit, the fastest first, and how many of them may be the best once hybrid tasks are exchanged. Where there are any, nothing is
+  /// held any longer.
+  std::pair<std::vector<Candidate>, size_t> to_exchange() {
     std::ranges::stable_sort(candidates_, {}, &Candidate::seconds);
-    if (candidates_.size() > most_exchanged) candidates_.resize(most_exchanged);
-    if (std::ranges::all_of(candidates_, &Candidate::is_final)) return {};
+    const auto is_near = [&](const Candidate& each) { return each.seconds <= near_fastest * seconds_to_beat(); };
+    const size_t count = std::min<size_t>(most_exchanged, static_cast<size_t>(std::ranges::count_if(candidates_, is_near)));
+    if (std::ranges::all_of(std::span(candidates_).first(count), &Candidate::is_final)) return {{}, 0};
     choice_.reset();
-    return candidates_;
+    return {std::move(candidates_), count};
   }
 
+  bool fits() const { return choice_ && choice_->constraint.empty(); }
   std::optional<ReplicaChoice> take() { return std::move(choice_); }
 
   int64_t in_vain = 0;  ///< halvings in a row that gained nothing
@@ -91,8 +94,6 @@ class OrderSearch {
   bool waits = false;  ///< for memory, as the default order does
 
  private:
-  bool fits() const { return choice_ && choice_->constraint.empty(); }
-
   std::optional<ReplicaChoice> choice_;
   std::vector<Candidate> candidates_;
 };
@@ -165,7 +166,8 @@ class Searcher {
     if (!is_final) limits.most_exchanges = 0;
     const std::optional<ReplicaPrediction> prediction = tried_.estimated ? estimate_replica(replica_, priced, *tried_.estimated, options_.rounds)
                                                                          : predict_within(replica_, priced, tried_.orders[o], options_.rounds, limits);
-    if (!tried_.estimated && tried_.orders[o] == PipelineOrder::automatic && !holds_a_full_pipeline(replica_, priced)) {
+    const bool keeps_within = tried_.orders[o] == PipelineOrder::automatic && tried_.estimated != EstimatedOrder::continuous_one_f_one_b;
+    if (keeps_within && !holds_a_full_pipeline(replica_, priced)) {
       const double idle = prediction ? prediction->bubble : 1 - mean_seconds(replica_, priced) / search.seconds_to_beat();
       search.waits = search.waits || idle > small_bubble;
     }
@@ -175,10 +177,12 @@ class Searcher {
     if (prediction->fits()) search.remember({prediction->seconds, budget, choice, is_final});
   }
 
-  /// Predicts anew, as a run orders them, those that exchanges may make the best.
+  /// Predicts anew, as a run orders them, those that exchanges may make the best, and others as long as none of them fits any more.
   void exchange(size_t o) {
     OrderSearch& search = orders_[o];
-    for (const Candidate& each : search.unfinished()) {
+    const auto [candidates, count] = search.to_exchange();
+    for (size_t i = 0; i < candidates.size() && (i < count || !search.fits()); ++i) {
+      const Candidate& each = candidates[i];
       if (options_.stop != nullptr && *options_.stop) throw PlanningStopped();
       const TaskChoice& choice = tried_.choices[each.choice];
       const PricedRows priced = price(each.budget, choice);

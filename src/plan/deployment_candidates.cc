@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t few_plans = 32;
 
 /// The linear model's seconds for fewer replicas than it was fitted to: by so much at most they are more than the estimate.
-constexpr double often_wrong_by = 1.5;
+constexpr double most_above_estimate = 1.5;
 
 bool are_few(const std::vector<BucketCosts>& costs, int64_t devices) {
   std::vector<int64_t> sizes;
@@ -141,7 +141,7 @@ std::vector<EstimatedDeployment> like_deployments(NodeReplicas& nodes, const Pla
     replicas[i] = 1;  // which exchanges nothing
     fewer.push_back(replicas);
   }
-  const double worth_s = often_wrong_by * least_estimated_s(found);
+  const double worth_s = most_above_estimate * least_estimated_s(found);
   for (const std::vector<int64_t>& replicas : fewer) {
     if (nodes.holds_all_rows(replicas) && nodes.dispatched(replicas).makespan + nodes.exchange_s(replicas) <= worth_s) add(found, nodes, replicas);
   }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
-#include <set>
+#include <map>
 #include <tuple>
 
 #include "base/at_once.h"
@@ -120,12 +120,16 @@ std::vector<ConsideredGrouping> groupings_of(const Plan& plan, const ModelConfig
                                              const std::vector<JobShape>& jobs, const PlanOptions& options) {
   const NodeGroup& group = nodes_called(cluster, plan.replicas.front().stages.front().devices.front().nodes);
   ReplicaPlanner planner(model, cluster, group, jobs, options, plan.recompute == Recompute::always);
-  std::set<std::tuple<int64_t, bool, int64_t, int64_t>> shapes;
-  std::vector<ConsideredGrouping> groupings;
+  std::map<std::tuple<int64_t, bool, int64_t, int64_t>, size_t> slowest;  // by shape
   for (size_t r = 0; r < plan.replicas.size(); ++r) {
     const PlannedReplica& replica = plan.replicas[r];
-    if (replica.rows.empty() || !shapes.emplace(replica.tensor_parallel, replica.divides_tokens, replica.pipeline_stages(), replica.shards).second) continue;
-    for (ConsideredGrouping& each : planner.groupings(replica, plan.order)) {
+    if (replica.rows.empty()) continue;
+    const auto [found, is_new] = slowest.try_emplace({replica.tensor_parallel, replica.divides_tokens, replica.pipeline_stages(), replica.shards}, r);
+    if (!is_new && replica.seconds > plan.replicas[found->second].seconds) found->second = r;
+  }
+  std::vector<ConsideredGrouping> groupings;
+  for (const auto& [shape, r] : slowest) {
+    for (ConsideredGrouping& each : planner.groupings(plan.replicas[r], plan.order)) {
       each.replica = r;
       groupings.push_back(std::move(each));
     }

@@ -18,7 +18,7 @@ struct PlanningResult {
   std::optional<size_t> chosen;  ///< in alternatives; none where nothing fits
   std::vector<ConsideredConfiguration> configurations;
   std::vector<ConsideredDeployment> deployments;
-  std::vector<ConsideredGrouping> groupings;  ///< of the plan, where its sharing is hybrid: of the first replica of each shape
+  std::vector<ConsideredGrouping> groupings;  ///< of the plan, where its sharing is hybrid: of the slowest replica of each shape
   Deployment lobra;  ///< counts of plan_deployment for all jobs together, of the chosen nodes (or the first)
   std::string advice;  ///< where nothing fits: what would
 
@@ -33,8 +33,8 @@ struct PlanningResult {
 ///    and fits.
 /// 3. For the best of these, rows are dealt to replicas as dispatch says, packed under each sharing policy,
 /// and every
-///    replica simulated under each order. A pipeline's token budget is halved as long as that makes it
-///    faster, any replica's until it fits. Under `hybrid` the hybrid tasks are the fastest of: all jobs, each
+///    replica simulated under each order. Token budgets are those of search_budgets; of replicas of one shape with rows of the same jobs the
+///    slowest is searched, and the others take what it has where that fits and does not make one of them the slowest. Under `hybrid` the hybrid tasks are the fastest of: all jobs, each
 ///    job by itself, those of choose_hybrid_tasks, and with tensor parallelism pairs and halves in one clock. Where a pipeline
 ///    has few microbatches, interleaved 1F1B and the split of few hybrid tasks' steps are compared as well (orders_for_few).
 /// 4. The shortest predicted step is chosen; among those within a thousandth of it `hybrid` before other sharing, then the
@@ -46,7 +46,7 @@ struct PlanningResult {
 PlanningResult make_plan(const ModelConfig& model, const ClusterSpec& cluster,
                          const std::vector<JobShape>& jobs, const PlanOptions& options = {});
 
-/// Of a plan of sharing hybrid, that of the first replica of each shape that has rows.
+/// Of a plan of sharing hybrid, that of the slowest replica of each shape.
 std::vector<ConsideredGrouping> groupings_of(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster,
                                              const std::vector<JobShape>& jobs, const PlanOptions& options);
 

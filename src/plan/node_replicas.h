@@ -80,7 +80,7 @@ class NodeReplicas {
   void find_configurations();
   /// Makes the linear costs of a configuration those of the estimate, with the rows that fit.
   void calibrate(size_t configuration);
-  /// The slowest of some replicas of one configuration, simulated, whether it fits or not; nothing where it has no rows.
+  /// The slowest of some replicas of one configuration, estimated, whether it fits or not; nothing where it has no rows.
   std::optional<ReplicaChoice> slowest_of(size_t configuration, const std::vector<std::vector<StepRow>>& rows, const RowDispatch& dispatch);
 
   const ModelConfig& model_;

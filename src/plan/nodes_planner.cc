@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -25,12 +26,7 @@ int64_t most_simulated(const PlanOptions& options, int64_t devices) {
   return options.simulated_deployments + (devices <= 32 ? 32 / devices : 0);
 }
 
-/// Whether a replica of it is interleaved or has its steps split.
-bool has_few_microbatches(const Alternative& alternative) {
-  const std::vector<PlannedReplica>& replicas = alternative.plans.front().replicas;
-  return std::any_of(replicas.begin(), replicas.end(),
-                     [](const PlannedReplica& each) { return each.chunks() > 1 || each.least_microbatches > 1; });
-}
+bool has_few_microbatches(const Alternative& alternative) { return std::ranges::any_of(alternative.plans.front().replicas, suits_few); }
 
 /// Takes the shortest step of those that fit, the first where none does.
 void show(const Alternative& tried, ConsideredDeployment& shown) {
@@ -266,20 +262,19 @@ std::vector<Alternative> NodesPlanner::simulate_deployment(System system, const 
   std::vector<size_t> longest_first(empty.size());
   std::iota(longest_first.begin(), longest_first.end(), size_t{0});
   std::ranges::stable_sort(longest_first, std::greater(), [&](size_t r) { return deployed.dispatch.replicas[r].seconds; });
-  std::map<const Configuration*, std::vector<ReplicaChoice>> of_longest;
+  std::map<std::pair<const Configuration*, std::set<int32_t>>, std::vector<ReplicaChoice>> of_longest;  // by shape and jobs with rows
   std::vector<std::vector<ReplicaChoice>> choices(empty.size());
-  std::vector<size_t> by_themselves;
   for (const size_t r : longest_first) {
-    std::vector<ReplicaChoice>& like = of_longest[shape_of[r]];
+    std::set<int32_t> jobs;
+    for (const StepRow& row : empty[r].rows) jobs.insert(row.job);
+    std::vector<ReplicaChoice>& like = of_longest[{shape_of[r], std::move(jobs)}];
     choices[r] = nodes_.planner().plan(empty[r], sharing, orders, like);
-    if (!like.empty()) continue;
-    like = choices[r];
-    by_themselves.push_back(r);
+    if (like.empty()) like = choices[r];
   }
   for (size_t a = 0; a < orders.size(); ++a) {
     std::vector<ReplicaChoice*> of_order;
     for (std::vector<ReplicaChoice>& each : choices) of_order.push_back(&each[a]);
-    shorten_slowest(of_order, empty, by_themselves, sharing, orders[a]);
+    shorten_slowest(of_order, empty, sharing, orders[a]);
   }
   for (size_t r = 0; r < empty.size(); ++r) {
     for (size_t a = 0; a < result.size(); ++a) {
@@ -299,16 +294,16 @@ std::vector<Alternative> NodesPlanner::simulate_deployment(System system, const 
   return result;
 }
 
-void NodesPlanner::shorten_slowest(const std::vector<ReplicaChoice*>& choices, const std::vector<PlannedReplica>& empty,
-                                   std::vector<size_t> by_themselves, Sharing sharing, PipelineOrder order) {
+void NodesPlanner::shorten_slowest(const std::vector<ReplicaChoice*>& choices, const std::vector<PlannedReplica>& empty, Sharing sharing,
+                                   PipelineOrder order) {
+  if (is_for_few(order) && std::ranges::none_of(choices, [](const ReplicaChoice* each) { return suits_few(each->replica); })) return;
   const auto seconds_of = [](const ReplicaChoice* each) { return each->replica.seconds; };
   while (true) {
     const auto slowest = static_cast<size_t>(std::ranges::max_element(choices, {}, seconds_of) - choices.begin());
-    if (std::ranges::count(by_themselves, slowest) > 0 || empty[slowest].rows.empty() || !choices[slowest]->fits()) return;
+    if (!choices[slowest]->is_like) return;
     ReplicaChoice alone = nodes_.planner().plan(empty[slowest], sharing, {order}).front();
     if (!alone.fits() || alone.replica.seconds >= choices[slowest]->replica.seconds) return;
     *choices[slowest] = std::move(alone);
-    by_themselves.push_back(slowest);
   }
 }
 

@@ -53,8 +53,7 @@ class NodesPlanner {
   std::vector<Alternative> simulate_deployment(System system, const EstimatedDeployment& deployed, Sharing sharing,
                                                const std::vector<PipelineOrder>& orders);
   /// Of one choice per replica: plans the slowest by itself, where it only took what a like one has, as long as that shortens it.
-  void shorten_slowest(const std::vector<ReplicaChoice*>& choices, const std::vector<PlannedReplica>& empty, std::vector<size_t> by_themselves,
-                       Sharing sharing, PipelineOrder order);
+  void shorten_slowest(const std::vector<ReplicaChoice*>& choices, const std::vector<PlannedReplica>& empty, Sharing sharing, PipelineOrder order);
   Plan empty_plan(System system, Sharing sharing) const;
 
   const ModelConfig& model_;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 
 #include "plan/cost/weight_sharding.h"
 #include "plan/deployment/placement.h"
@@ -31,9 +30,6 @@ HybridTasks named(const std::vector<std::vector<int32_t>>& groups, const std::ve
   return tasks;
 }
 
-/// Orders for pipelines with few microbatches.
-bool is_for_few(PipelineOrder order) { return order == PipelineOrder::interleaved || order == PipelineOrder::split; }
-
 /// As many microbatches as leave no pipeline idle for long.
 int64_t enough_microbatches(size_t stages) { return stages > 1 ? 8 * static_cast<int64_t>(stages) : 0; }
 
@@ -53,6 +49,10 @@ PlannedReplica with_chunks(PlannedReplica replica, const ModelConfig& model, int
 }
 
 }  // namespace
+
+bool is_for_few(PipelineOrder order) { return order == PipelineOrder::interleaved || order == PipelineOrder::split; }
+
+bool suits_few(const PlannedReplica& replica) { return replica.chunks() > 1 || replica.least_microbatches > 1; }
 
 StageMachine ReplicaPlanner::machine(int64_t tensor_parallel) const {
   return {.device = group_.device,
@@ -98,17 +98,27 @@ std::vector<ReplicaChoice> ReplicaPlanner::plan(const PlannedReplica& empty, Sha
   std::vector<PipelineOrder> plain;
   for (size_t o = 0; o < orders.size(); ++o) {
     const PipelineOrder order = orders[o];
+    if (!like.empty()) {
+      const PipelineOrder own = suits_few(like[o].replica) || !is_for_few(order) ? order : PipelineOrder::automatic;
+      if (of_order.contains(own)) continue;
+      if (std::optional<ReplicaChoice> taken = as(like[o], empty, sharing, own)) {
+        of_order[own] = std::move(*taken);
+        continue;
+      }
+    }
     std::optional<ReplicaChoice> found;
-    if (!like.empty()) found = as(like[o], empty, sharing, order);
-    if (!found && order == PipelineOrder::interleaved) found = interleaved(empty, sharing, choices);
-    if (!found && order == PipelineOrder::split && sharing == Sharing::hybrid) found = split(replica, empty, choices);
+    if (order == PipelineOrder::interleaved) found = interleaved(empty, sharing, choices);
+    if (order == PipelineOrder::split && sharing == Sharing::hybrid) found = split(replica, empty, choices);
     const PipelineOrder other = is_for_few(order) ? PipelineOrder::automatic : order;
     if (!found && std::count(plain.begin(), plain.end(), other) == 0) plain.push_back(other);
     if (found) of_order[order] = std::move(*found);
   }
-  std::vector<std::optional<ReplicaChoice>> found =
-      search(replica, empty, {.sharing = sharing, .choices = choices, .orders = plain, .wanted = enough_microbatches(replica.stages.size())});
-  for (size_t o = 0; o < plain.size(); ++o) of_order[plain[o]] = std::move(found[o].value());
+  std::erase_if(plain, [&](PipelineOrder order) { return of_order.contains(order); });
+  if (!plain.empty()) {
+    std::vector<std::optional<ReplicaChoice>> found =
+        search(replica, empty, {.sharing = sharing, .choices = choices, .orders = plain, .wanted = enough_microbatches(replica.stages.size())});
+    for (size_t o = 0; o < plain.size(); ++o) of_order[plain[o]] = std::move(found[o].value());
+  }
   std::vector<ReplicaChoice> result;
   for (const PipelineOrder order : orders) {
     result.push_back(of_order.at(of_order.contains(order) ? order : PipelineOrder::automatic));
@@ -166,21 +176,17 @@ std::optional<ReplicaChoice> ReplicaPlanner::split(const ReplicaModel& model, co
 }
 
 std::optional<ReplicaChoice> ReplicaPlanner::as(const ReplicaChoice& like, const PlannedReplica& empty, Sharing sharing, PipelineOrder order) {
-  const auto jobs_of = [](const std::vector<StepRow>& rows) {
-    std::set<int32_t> jobs;
-    for (const StepRow& row : rows) jobs.insert(row.job);
-    return jobs;
-  };
-  if (!like.fits() || jobs_of(like.replica.rows) != jobs_of(empty.rows)) return std::nullopt;
+  if (!like.fits()) return std::nullopt;
   const PlannedReplica runs = like.replica.chunks() > 1 ? with_chunks(empty, model_, like.replica.chunks()) : empty;
-  const bool suits = like.replica.chunks() > 1 || like.replica.least_microbatches > 1;
   BudgetSearch tried{.sharing = sharing,
                      .choices = {{}},
-                     .orders = {suits || !is_for_few(order) ? order : PipelineOrder::automatic},
+                     .orders = {order},
                      .budgets = {like.replica.token_budget}};
   if (sharing == Sharing::hybrid) tried.choices = {{like.replica.hybrid_tasks, like.replica.buckets, like.replica.least_microbatches}};
   std::optional<ReplicaChoice> found = search(model_of(runs), runs, tried).front();
-  return found && found->fits() ? found : std::nullopt;
+  if (!found || !found->fits()) return std::nullopt;
+  found->is_like = true;
+  return found;
 }
 
 ReplicaChoice ReplicaPlanner::estimate(const PlannedReplica& empty) {
@@ -235,7 +241,10 @@ std::vector<ConsideredGrouping> ReplicaPlanner::groupings(const PlannedReplica& 
     if (!prediction.fits()) each.rejected_for = prediction.constraint;
     if (!prediction.fits() || choice == own) continue;
     const double slower = prediction.seconds / planned.seconds - 1;
-    each.rejected_for = slower > 0 ? fmt::format("{:.1f}% slower", 100 * slower) : "as fast";
+    // Only the three best of all budgets have their hybrid tasks exchanged when a plan is made.
+    each.rejected_for = slower > 0 ? fmt::format("{:.1f}% slower", 100 * slower)
+                        : slower < 0 ? fmt::format("{:.1f}% faster, but not among the three best before exchanges", -100 * slower)
+                                     : "as fast";
   }
   return groupings;
 }

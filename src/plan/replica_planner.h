@@ -17,6 +17,11 @@
 
 namespace cotune {
 
+/// Orders for pipelines with few microbatches.
+bool is_for_few(PipelineOrder order);
+/// Whether the replica is interleaved or has its steps split, as only such an order has them.
+bool suits_few(const PlannedReplica& replica);
+
 /// All replicas stand on one kind of nodes. Remembers which hybrid tasks it found for jobs on a shape of
 /// replica.
 class ReplicaPlanner {
@@ -34,7 +39,7 @@ class ReplicaPlanner {
   /// This and the others that try something throw PlanningStopped.
   /// `empty`: with its stages, devices and rows, and the most tokens that fit by closed form as its budget. For
   /// each order the fastest of all budgets and hybrid tasks that fit, or, where none does, the last tried and
-  /// what overflows (search_budgets). `like`: what came of a replica of the same shape with like rows, by order, of which it takes
+  /// what overflows (search_budgets). `like`: what came of a replica of the same shape with like rows of the same jobs, by order, of which it takes
   /// hybrid tasks and budget wherever they fit; none: everything is tried.
   /// A pipeline that has fewer than eight microbatches a stage is where these orders gain; a replica that they do not suit is one of
   /// `automatic` under them:
@@ -62,8 +67,8 @@ class ReplicaPlanner {
   std::vector<std::optional<ReplicaChoice>> search(const ReplicaModel& model, const PlannedReplica& empty, const BudgetSearch& tried);
   std::optional<ReplicaChoice> interleaved(const PlannedReplica& empty, Sharing sharing, const std::vector<TaskChoice>& choices);
   std::optional<ReplicaChoice> split(const ReplicaModel& model, const PlannedReplica& empty, const std::vector<TaskChoice>& choices);
-  /// With the token budget, hybrid tasks and runs of layers of a replica with like rows; nothing where that one has other jobs or does not fit,
-  /// or where they do not fit here.
+  /// With the token budget, hybrid tasks and runs of layers of a replica with like rows; nothing where that one does not fit, or where
+  /// they do not fit here.
   std::optional<ReplicaChoice> as(const ReplicaChoice& like, const PlannedReplica& empty, Sharing sharing, PipelineOrder order);
   static std::vector<TaskChoice> split_choices(const ReplicaModel& model, const std::vector<StepRow>& rows,
                                                const std::vector<TaskChoice>& choices);

@@ -88,9 +88,7 @@ void TrainingJob::resume() {
       throw UserError(error.what() + way_out_of_damage(folder_));
     }
   }();
-  const std::string own_hash = state_.spec_hash;
-  const bool is_of_then = !spec_.adapter.init_from.empty() && loaded.spec_hash == earlier_settings_hash(spec_);
-  if (loaded.spec_hash != own_hash && !is_of_then) {
+  if (loaded.spec_hash != state_.spec_hash) {
     throw_user_error("{}: belongs to job `{}` with other settings: resume with the jobs file of that run, or choose "
                      "another output_dir", newest->string(), spec_.name);
   }
@@ -99,7 +97,6 @@ void TrainingJob::resume() {
                      names_of_train_files(spec_.data));
   }
   state_ = loaded;
-  state_.spec_hash = own_hash;
   saved_step_ = state_.step;
   state_is_saved_ = true;
   has_checkpoint_ = true;

@@ -208,8 +208,12 @@ class Emulated(LiveViewTest):
         self.wait_for_row(program, "short", "running")
         program.press("c")
         program.wait_for_text("cancel short? y or n; nothing of an emulated run is kept")
+        program.press("n")
+        program.wait_for_text("Ctrl-C stops")
         program.press("\x03")
         self.assertEqual(program.end(), 130)
+        self.assertIn("stopping: nothing of an emulated run is saved", program.screen.normal)
+        self.assertNotIn("every job is saved", program.screen.normal)
 
     def test_what_means_nothing_is_refused(self):
         jobs = self.jobs_file(steps=4)

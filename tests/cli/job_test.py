@@ -11,6 +11,7 @@ import random
 import signal
 import socket
 import stat
+import subprocess
 import time
 import unittest
 
@@ -295,6 +296,24 @@ class WhenARunIsResumed(JobTest):
         results, whole = self.results("run"), self.results("whole")
         self.assertEqual([results[job] for job in others], [whole[job] for job in others])
         self.assertEqual(dict(results["plain"][-1])["status"], "cancelled")
+
+    def test_whoever_asks_a_process_that_is_stopped_is_told_that_it_does_not_answer(self):
+        run = self.path / "run"
+        process = self.start_quietly(self.jobs_file(steps=ENDLESS, jobs=["plain"]), "--output-dir", run)
+        for action, arguments, why in (("list", (), "its process may be stopped"), ("pause", ("plain",), "in the middle of a round")):
+            with self.subTest(action):
+                process.send_signal(signal.SIGSTOP)
+                asking = subprocess.Popen(self.command("job", action, "--run", run, *arguments), stdout=subprocess.PIPE,
+                                          stderr=subprocess.PIPE, text=True)
+                self.running.append(asking)
+                said = asking.stderr.readline()
+                process.send_signal(signal.SIGCONT)
+                self.assertIn(f"the run in {run} has not answered for 2 s: ", said)
+                self.assertIn(why, said)
+                answer, _ = asking.communicate(timeout=LIMIT_S)
+                self.assertEqual(asking.returncode, 0)
+                self.assertIn("plain", answer)
+        self.assertIn(process.wait(LIMIT_S), (0, 130))  # its only job is paused
 
 
 if __name__ == "__main__":

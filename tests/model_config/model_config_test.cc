@@ -199,6 +199,15 @@ TEST(MistralConfig, NeedsTheWindowToBeOff) {
   EXPECT_EQ(parse(with(json, "sliding_window", nullptr)).family, "mistral");
 }
 
+TEST(MistralConfig, GivesAsManyKeyValueHeadsAsQueryHeadsWhereTheFieldIsNull) {
+  const Json json = with(with(llama_json(), "model_type", "mistral"), "sliding_window", nullptr);
+  EXPECT_EQ(parse(with(json, "num_key_value_heads", nullptr)).kv_head_count, 4);
+  Json without = with(json, "num_attention_heads", 16);
+  without.erase("num_key_value_heads");
+  without["hidden_size"] = 128;
+  EXPECT_EQ(parse(without).kv_head_count, 8) << "the default of transformers";
+}
+
 TEST(Qwen2Config, GivesAsManyKeyValueHeadsAsQueryHeadsWhereTheFieldIsNull) {
   const Json json = with(with(llama_json(), "model_type", "qwen2"), "num_key_value_heads", nullptr);
   EXPECT_EQ(parse(json).kv_head_count, 4);

@@ -7,14 +7,14 @@
 
 namespace cotune {
 
-std::unique_ptr<LiveView> live_view_of_this_run(RunControl& control, ProgressLines& lines) {
+std::unique_ptr<LiveView> live_view_of_this_run(RunControl& control, ProgressLines& lines, bool saves) {
   LiveSource source{.view = [&control] {
                       RunView view = control.view();
                       view.events.clear();  // they come as lines
                       return view;
                     },
                     .ask = [&control](ControlRequest request, auto answer) { control.take(std::move(request), std::move(answer)); }};
-  auto view = std::make_unique<LiveView>(std::move(source), "lines instead", "saves and stops",
+  auto view = std::make_unique<LiveView>(std::move(source), "lines instead", saves ? "saves and stops" : "stops",
                                          [](const std::string& line) { print_line(line); });
   lines.print_with([shown = view.get()](const std::string& line) { shown->say(line); }, [shown = view.get()] { return !shown->is_open(); });
   return view;

@@ -112,7 +112,7 @@ void begin_run(const ReadRun& read, LoadedRun& loaded) {
   }
   if (resumes) loaded.rungs = read_rung_records(loaded.folder.path());
   leave_as_they_were(loaded.jobs, loaded.rungs, loaded.record.changes, read.run().stay);
-  finish_before_stopping();
+  finish_before_stopping(!read.emulated);
   loaded.folder.begin(loaded.record);
   if (read.arguments.supervised != nullptr) read.arguments.supervised->has_begun();
   if (!resumes) return;

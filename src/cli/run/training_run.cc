@@ -193,7 +193,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   Trainer trainer(loaded->backbone(), std::move(loaded->jobs), std::move(options));
   control.open(trainer);
   const bool is_live = !json && !read->arguments.plain && processes == nullptr && has_live_terminal();
-  const std::unique_ptr<LiveView> live = is_live ? live_view_of_this_run(control, observers.lines) : nullptr;
+  const std::unique_ptr<LiveView> live = is_live ? live_view_of_this_run(control, observers.lines, !read->emulated) : nullptr;
   const RunSummary summary = run_to_the_end(trainer);
   if (live != nullptr) live->end();
   control.close();

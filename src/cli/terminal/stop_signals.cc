@@ -16,7 +16,7 @@
 namespace cotune {
 namespace {
 
-std::atomic<bool> finishing{false}, asked_to_stop{false};
+std::atomic<bool> finishing{false}, saves_before{true}, asked_to_stop{false};
 /// Made once, before any signal is caught.
 int asked_event = -1;
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<void*>::is_always_lock_free);
@@ -51,7 +51,8 @@ void stop(int number, const siginfo_t& info) {
   asked_to_stop = true;
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(asked_event, &one, sizeof one);
-  write_to_standard_error("stopping: every job is saved first; a second signal stops at once\n");
+  write_to_standard_error(saves_before ? "stopping: every job is saved first; a second signal stops at once\n"
+                                       : "stopping: nothing of an emulated run is saved; a second signal stops at once\n");
 }
 
 extern "C" void on_stop_signal(int number, siginfo_t* info, void*) {
@@ -88,7 +89,10 @@ void leave_stopping_to_the_first_rank() {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_IGN);
 }
 
-void finish_before_stopping() { finishing = true; }
+void finish_before_stopping(bool saves) {
+  saves_before = saves;
+  finishing = true;
+}
 
 const std::atomic<bool>& stop_requested() { return asked_to_stop; }
 

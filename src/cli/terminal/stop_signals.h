@@ -17,7 +17,8 @@ void catch_stop_signals();
 void remove_when_stopped(const std::vector<std::filesystem::path>& paths);
 
 /// From here on the first signal sets stop_requested(), and a second one (EndWish::repeated) ends the program as the signal does by default.
-void finish_before_stopping();
+/// saves: jobs, before the end; false: the run is emulated, which is said.
+void finish_before_stopping(bool saves);
 
 /// For the parent of a process that catches stop signals. Where that one gets a signal itself too, as all of a terminal's foreground do,
 /// both are one.

@@ -25,6 +25,7 @@ class ConfigFields {
 
   bool has(std::string_view name) const;    ///< there and not null
   bool names(std::string_view name) const;  ///< there, be it null
+  bool is_null(std::string_view name) const { return names(name) && !has(name); }
 
   int64_t count(std::string_view name, int64_t maximum,
                 std::optional<int64_t> fallback = std::nullopt);  ///< 1 … maximum

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/quantity_text.h"
 #include "schedule/pipeline/compute_graph.h"
-#include "schedule/pipeline/default_order.h"
 #include "schedule/pipeline/gpipe.h"
 #include "schedule/pipeline/interleaved.h"
 #include "schedule/pipeline/least_makespan.h"
@@ -214,6 +213,7 @@ ReplicaPrediction estimate_replica(const ReplicaModel& replica, const PricedRows
     ChosenOrder chosen;
     if (order == EstimatedOrder::chosen) {
       chosen = choose_order(over_rounds, replica.links, room_for_microbatches(replica, priced, messages));
+      prediction.order = chosen.name;
     } else {
       chosen.order = one_f_one_b(over_rounds, BatchBoundary::continuous);
       chosen.makespan_s = makespan_s(over_rounds, replica.links, chosen.order);

@@ -2,13 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/never.h"
 #include "plan/cost/price_rows.h"
 #include "plan/plan.h"
+#include "schedule/pipeline/default_order.h"
 #include "schedule/pipeline/simulate.h"
 
 namespace cotune {
@@ -56,8 +57,8 @@ ReplicaPrediction predict_replica(const ReplicaModel& replica, const PricedRows&
 
 /// Where a prediction ends early.
 struct PredictionLimits {
-  double below_s = std::numeric_limits<double>::infinity();  ///< works whose order takes so long, or longer, are not simulated
-  int64_t most_exchanges = 64;                               ///< as of choose_order
+  double below_s = never;                        ///< works whose order takes so long, or longer, are not simulated
+  int64_t most_exchanges = most_task_exchanges;  ///< as of choose_order
 };
 
 /// The same; nothing where the works in their order take below_s or longer although no message waits for another (ComputeGraph), so that a

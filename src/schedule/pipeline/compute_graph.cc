@@ -20,9 +20,9 @@ ComputeGraph::ComputeGraph(const PipelineWork& work, const PipelineCluster& clus
   const auto node_count = static_cast<size_t>(2 * microbatch_count * stage_count_);
   duration_s_.resize(node_count);
   predecessor_counts_.resize(node_count);
-  std::vector<Edge> found;  // in the order that they are found in
-  found.reserve(3 * node_count);
-  const auto add_edge = [&](int32_t from, int32_t to, double delay_s) { found.push_back({from, {to, delay_s}}); };
+  std::vector<Edge> edges;  // in the order that they are found in
+  edges.reserve(3 * node_count);
+  const auto add_edge = [&](int32_t from, int32_t to, double delay_s) { edges.push_back({from, {to, delay_s}}); };
 
   std::map<int32_t, const PipelineJob*> jobs;
   for (const PipelineJob& job : work.jobs) jobs[job.job] = &job;
@@ -69,14 +69,14 @@ ComputeGraph::ComputeGraph(const PipelineWork& work, const PipelineCluster& clus
   }
 
   first_edge_.assign(node_count + 1, 0);
-  for (const Edge& each : found) {
+  for (const Edge& each : edges) {
     ++first_edge_[static_cast<size_t>(each.from) + 1];
     ++predecessor_counts_[static_cast<size_t>(each.edge.to)];
   }
   std::partial_sum(first_edge_.begin(), first_edge_.end(), first_edge_.begin());
-  edges_.resize(found.size());
+  edges_.resize(edges.size());
   std::vector<size_t> next(first_edge_.begin(), first_edge_.end() - 1);
-  for (const Edge& each : found) edges_[next[static_cast<size_t>(each.from)]++] = each.edge;
+  for (const Edge& each : edges) edges_[next[static_cast<size_t>(each.from)]++] = each.edge;
 }
 
 std::optional<ComputeTimes> ComputeGraph::times(const ComputeOrder& order, double least_s) const {

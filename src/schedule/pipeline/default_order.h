@@ -24,6 +24,8 @@ struct ChosenOrder {
   std::vector<TriedOrder> tried;  ///< in the order they were tried, the chosen one among them
 };
 
+inline constexpr int64_t most_task_exchanges = 64;
+
 /// Tries LoRAPP backward-first and forward-first, MuxTune's template, tasks in turn as they stand, and
 /// continuous 1F1B (with one stage per rank); then exchanges neighbours in the launch order of hybrid tasks,
 /// under the better of strict and free launching, as long as that shortens it. Takes the shortest; among
@@ -32,7 +34,7 @@ struct ChosenOrder {
 /// it throws what that throws. `most_exchanges`: of neighbours, at most. Against the exact optimum on small cases: docs/schedules.md.
 ChosenOrder choose_order(const PipelineWork& work, const PipelineCluster& cluster = {},
                          const std::vector<int64_t>& kept_bytes_limit = {},
-                         int64_t most_exchanges = 64);
+                         int64_t most_exchanges = most_task_exchanges);
 
 /// Peak of kept bytes per rank that an order has, whatever the times.
 std::vector<int64_t> peak_kept_bytes(const PipelineWork& work, const ComputeOrder& order);

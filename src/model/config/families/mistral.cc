@@ -14,7 +14,8 @@ void read_specifics(ConfigFields& fields, ModelConfig& config) {
     fields.refuse("sliding_window",
                   "null (a Mistral configuration without the field means a window of 4096)");
   }
-  config.kv_head_count = fields.count("num_key_value_heads", kMaximumHeads, 8);
+  // transformers takes its default where the field is missing, and as many as there are query heads where it is null.
+  config.kv_head_count = fields.count("num_key_value_heads", kMaximumHeads, fields.is_null("num_key_value_heads") ? config.head_count : 8);
 }
 
 void write_specifics(const ModelConfig&, nlohmann::ordered_json& json) {
