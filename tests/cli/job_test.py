@@ -14,6 +14,7 @@ import stat
 import subprocess
 import time
 import unittest
+from pathlib import Path
 
 from program import LIMIT_S, METHODS, PROGRAM, ProgramTest, values_of
 
@@ -238,6 +239,27 @@ class WhileARunGoesOn(JobTest):
         process.send_signal(signal.SIGTERM)  # while it waits
         self.assertEqual(process.wait(LIMIT_S), 0)
 
+    def test_whoever_asks_a_process_that_is_stopped_is_told_that_it_does_not_answer(self):
+        run = self.path / "run"
+        process = self.start_quietly(self.jobs_file(steps=ENDLESS, jobs=["plain"]), "--output-dir", run)
+        for action, arguments, why in (("list", (), "its process may be stopped"), ("pause", ("plain",), "in the middle of a round")):
+            with self.subTest(action):
+                process.send_signal(signal.SIGSTOP)
+                threads = Path(f"/proc/{process.pid}/task")
+                while not all("State:\tT" in (thread / "status").read_text() for thread in threads.iterdir()):
+                    time.sleep(0.01)
+                asking = subprocess.Popen(self.command("job", action, "--run", run, *arguments), stdout=subprocess.PIPE,
+                                          stderr=subprocess.PIPE, text=True)
+                self.running.append(asking)
+                said = asking.stderr.readline()
+                process.send_signal(signal.SIGCONT)
+                self.assertIn(f"the run in {run} has not answered for 2 s: ", said)
+                self.assertIn(why, said)
+                answer, _ = asking.communicate(timeout=LIMIT_S)
+                self.assertEqual(asking.returncode, 0)
+                self.assertIn("plain", answer)
+        self.assertIn(process.wait(LIMIT_S), (0, 130))  # its only job is paused
+
 
 class WhenARunIsResumed(JobTest):
     def test_after_a_kill_it_goes_on_as_it_was_last_changed(self):
@@ -296,24 +318,6 @@ class WhenARunIsResumed(JobTest):
         results, whole = self.results("run"), self.results("whole")
         self.assertEqual([results[job] for job in others], [whole[job] for job in others])
         self.assertEqual(dict(results["plain"][-1])["status"], "cancelled")
-
-    def test_whoever_asks_a_process_that_is_stopped_is_told_that_it_does_not_answer(self):
-        run = self.path / "run"
-        process = self.start_quietly(self.jobs_file(steps=ENDLESS, jobs=["plain"]), "--output-dir", run)
-        for action, arguments, why in (("list", (), "its process may be stopped"), ("pause", ("plain",), "in the middle of a round")):
-            with self.subTest(action):
-                process.send_signal(signal.SIGSTOP)
-                asking = subprocess.Popen(self.command("job", action, "--run", run, *arguments), stdout=subprocess.PIPE,
-                                          stderr=subprocess.PIPE, text=True)
-                self.running.append(asking)
-                said = asking.stderr.readline()
-                process.send_signal(signal.SIGCONT)
-                self.assertIn(f"the run in {run} has not answered for 2 s: ", said)
-                self.assertIn(why, said)
-                answer, _ = asking.communicate(timeout=LIMIT_S)
-                self.assertEqual(asking.returncode, 0)
-                self.assertIn("plain", answer)
-        self.assertIn(process.wait(LIMIT_S), (0, 130))  # its only job is paused
 
 
 if __name__ == "__main__":
