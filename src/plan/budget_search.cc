@@ -43,7 +43,8 @@ double mean_seconds(const ReplicaModel& replica, const PricedRows& priced) {
 /// Whether there is anything to exchange.
 bool has_several_tasks(const PricedRows& priced) {
   return std::ranges::any_of(priced.works, [](const PipelineWork& work) {
-    return work.stage_count() > 1 && std::ranges::any_of(work.microbatches, [&](const PipelineMicrobatch& each) { return each.hybrid_task != work.microbatches.front().hybrid_task; });
+    const auto is_other = [&](const PipelineMicrobatch& each) { return each.hybrid_task != work.microbatches.front().hybrid_task; };
+    return work.stage_count() > 1 && std::ranges::any_of(work.microbatches, is_other);
   });
 }
 
@@ -106,10 +107,10 @@ class Searcher {
   }
 
   std::vector<std::optional<ReplicaChoice>> run() {
-    if (tried_.budgets.empty()) {
-      halve();
+    if (tried_.budget > 0) {
+      try_budget(tried_.budget);
     } else {
-      for (const int64_t budget : tried_.budgets) try_budget(budget);
+      halve();
     }
     std::vector<std::optional<ReplicaChoice>> found;
     for (size_t o = 0; o < orders_.size(); ++o) {
@@ -145,7 +146,6 @@ class Searcher {
     for (OrderSearch& each : orders_) each.has_misfit = each.has_gained = each.waits = false;
     int64_t microbatches = 0;
     for (size_t c = 0; c < tried_.choices.size(); ++c) {
-      if (options_.stop != nullptr && *options_.stop) throw PlanningStopped();
       const PricedRows priced = price(budget, tried_.choices[c]);
       microbatches = priced.microbatches;
       if (tried_.is_few && (microbatches < 2 || microbatches >= tried_.wanted)) continue;
@@ -160,7 +160,7 @@ class Searcher {
 
   void try_order(size_t o, int64_t budget, size_t choice, const PricedRows& priced) {
     OrderSearch& search = orders_[o];
-    const bool is_only = tried_.budgets.size() == 1 && tried_.choices.size() == 1;
+    const bool is_only = tried_.budget > 0 && tried_.choices.size() == 1;
     const bool is_final = tried_.estimated || is_only || !takes_default_order(replica_, tried_.orders[o]) || !has_several_tasks(priced);
     PredictionLimits limits{.below_s = (is_final ? 1 : near_fastest) * search.seconds_to_beat()};
     if (!is_final) limits.most_exchanges = 0;
@@ -183,7 +183,6 @@ class Searcher {
     const auto [candidates, count] = search.to_exchange();
     for (size_t i = 0; i < candidates.size() && (i < count || !search.fits()); ++i) {
       const Candidate& each = candidates[i];
-      if (options_.stop != nullptr && *options_.stop) throw PlanningStopped();
       const TaskChoice& choice = tried_.choices[each.choice];
       const PricedRows priced = price(each.budget, choice);
       const std::optional<ReplicaPrediction> prediction =
@@ -193,6 +192,7 @@ class Searcher {
   }
 
   PricedRows price(int64_t budget, const TaskChoice& choice) {
+    if (options_.stop != nullptr && *options_.stop) throw PlanningStopped();
     return price_rows(replica_, empty_.rows,
                       {tried_.sharing, options_.layout, options_.chunk_size, budget, choice.tasks, choice.buckets, choice.least_microbatches},
                       &prices_);

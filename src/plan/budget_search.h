@@ -41,7 +41,7 @@ struct BudgetSearch {
   std::vector<PipelineOrder> orders;
   int64_t wanted = 0;   ///< microbatches; the budget is halved as long as there are fewer
   bool is_few = false;  ///< what has as many as wanted, or one, is not tried
-  std::vector<int64_t> budgets;             ///< these and no others; none: from the replica's own down, as search_budgets says
+  int64_t budget = 0;   ///< above 0: this alone; else from the replica's own down, as search_budgets says
   std::optional<EstimatedOrder> estimated;  ///< by estimate_replica; nothing: ordered and simulated
 };
 

@@ -181,7 +181,7 @@ std::optional<ReplicaChoice> ReplicaPlanner::as(const ReplicaChoice& like, const
   BudgetSearch tried{.sharing = sharing,
                      .choices = {{}},
                      .orders = {order},
-                     .budgets = {like.replica.token_budget}};
+                     .budget = like.replica.token_budget};
   if (sharing == Sharing::hybrid) tried.choices = {{like.replica.hybrid_tasks, like.replica.buckets, like.replica.least_microbatches}};
   std::optional<ReplicaChoice> found = search(model_of(runs), runs, tried).front();
   if (!found || !found->fits()) return std::nullopt;
