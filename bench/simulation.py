@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes the figures of docs/simulation.md: builds simulation_bench without libtorch, runs its parts, and puts their tables
-between the marks of the document and the charts beside it.
+between the marks of the document and the charts into pictures/ beside it.
 
     bench/simulation.py [--no-docs] [--build FOLDER] [PART...]
 
@@ -26,8 +26,10 @@ def main():
     options = parser.parse_args()
     program = torchless_build.program(options, "simulation_bench")
     with tempfile.TemporaryDirectory() as unwanted_charts:
+        charts = pathlib.Path(unwanted_charts) if options.no_docs else options.docs.parent / "pictures"
+        charts.mkdir(exist_ok=True)
         for part in options.parts or PARTS:
-            command = [program, ROOT / "bench/cluster/muxtune_cluster.json", part, unwanted_charts if options.no_docs else options.docs.parent]
+            command = [program, ROOT / "bench/cluster/muxtune_cluster.json", part, charts]
             table = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             page_part.put(options, part, table.rstrip("\n"))
 

@@ -14,7 +14,8 @@ docs/architecture.md holds one fenced block that starts with ```layers and lists
 Before the colon stands the layer's folder below src/; after it the layers its files may include besides their own, each
 one listed further up (`*`: all of them), and `torch` where the headers of libtorch may be included. Commas may separate
 the names, and # starts a remark. A file belongs to the layer with the longest folder that holds it; every C++ file in
-src/ must belong to one, and every quoted include must name a file by its path below src/.
+src/ must belong to one, and every quoted include must name a file by its path below src/. Who may include a folder may include the
+layers inside it; these themselves only what stands in their own line.
 """
 import argparse
 import pathlib
@@ -60,6 +61,10 @@ def layer_of(path, layers):
     return max((name for name in layers if path.startswith(name + "/")), key=len, default=None)
 
 
+def may_include(layer, other, layers):
+    return other in layers[layer] or any(other.startswith(use + "/") and not layer.startswith(use + "/") for use in layers[layer])
+
+
 def check_file(file, source, layers):
     name = file.relative_to(source).as_posix()
     layer = layer_of(name, layers)
@@ -79,7 +84,7 @@ def check_file(file, source, layers):
             mistakes.append(f'{where}: "{included}" is no file below src/ (includes are written from there)')
         else:
             other = layer_of(included, layers)
-            if other is not None and other != layer and other not in layers[layer]:
+            if other is not None and other != layer and not may_include(layer, other, layers):
                 mistakes.append(f'{where}: layer {layer} may not include "{included}" of layer {other}; '
                                 f"it may use: {' '.join(sorted(layers[layer])) or 'nothing'}")
     return mistakes

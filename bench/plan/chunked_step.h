@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "plan/deployment/dispatch.h"
-#include "plan/shapes/configuration.h"
+#include "plan/deployment/configuration.h"
 #include "plan/shapes/length_buckets.h"
 
 namespace cotune {

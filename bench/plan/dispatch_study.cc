@@ -44,9 +44,11 @@ void dispatch_optimum_rows() {
   std::sort(over.begin(), over.end());
   std::sort(over_bound.begin(), over_bound.end());
   const auto near = std::upper_bound(over.begin(), over.end(), 1.0) - over.begin();
-  print_row("dispatch of 300 rounds with their buckets, 16 × 5, over the least makespan by HiGHS", "–", "within 1 %",
-            fmt::format("mean {:.2f} %, median {:.2f} %, p99 {:.2f} %, worst {:.2f} %; within 1 % in {} of {}{}; at most {:.2f} % over the bound of HiGHS", sum / static_cast<double>(over.size()),
-                        over[over.size() / 2], over[over.size() * 99 / 100], over.back(), near, over.size(), missed_unless(over.back() <= 1), over_bound.back()));
+  print_row(
+      "dispatch of 300 rounds with their buckets, 16 × 5, over the least makespan by HiGHS", "–", "within 1 %",
+      fmt::format("mean {:.2f} %, median {:.2f} %, p99 {:.2f} %, worst {:.2f} %; within 1 % in {} of {}{}; at most {:.2f} % over the bound of HiGHS",
+                  sum / static_cast<double>(over.size()), over[over.size() / 2], over[over.size() * 99 / 100], over.back(), near, over.size(),
+                  missed_unless(over.back() <= 1), over_bound.back()));
 }
 
 }  // namespace cotune

@@ -16,7 +16,7 @@
 #include "plan/random_deployment.h"
 #include "plan/shapes/job_shape.h"
 #include "rows.h"
-#include "schedule/alive_tokens.h"
+#include "schedule/pipeline/alive_tokens.h"
 #include "schedule/learned_peak.h"
 #include "schedule/step_memory.h"
 
@@ -115,8 +115,10 @@ void pinned_boundaries() {
       }
       parts.push_back(fmt::format("{} buckets: {:.3f} of the time, {:.3f} of the padding", count, seconds[1] / seconds[0], padding[1] / padding[0]));
     }
-    print_row(fmt::format("LB-20: boundaries pinned at the longest rows of the configurations (the default of a step) over Eq. 4 as written, 7B, published plan, {} lengths, 100 steps", to_string(family)), "–",
-              "shown", fmt::format("{}", fmt::join(parts, "; ")));
+    print_row(fmt::format("LB-20: boundaries pinned at the longest rows of the configurations (the default of a step) over Eq. 4 as written, 7B, "
+                          "published plan, {} lengths, 100 steps",
+                          to_string(family)),
+              "–", "shown", fmt::format("{}", fmt::join(parts, "; ")));
   }
 }
 

@@ -1,17 +1,18 @@
-/// mLoRA's throughput (Fig. 11; ML-14) by simulation, over every corner of the ranges in data/headline_parameters.json, and whether it
-/// fits.
+/// mLoRA's throughput (Fig. 11; ML-14), over every corner of the ranges in data/headline_parameters.json, and whether it fits. LoRAPP and
+/// 1F1B are simulated, on the stages as they are and over the link; tensor parallelism and FSDP, which have no pipeline, are sums.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "headline_parameters.h"
-#include "plan/cost/pipeline_seconds.h"
 #include "plan/cost/weight_sharding.h"
 #include "plan/shapes/cluster.h"
 #include "plan/shapes/job_shape.h"
 #include "rows.h"
 #include "schedule/pipeline/lorapp.h"
+#include "schedule/pipeline/one_f_one_b.h"
+#include "schedule/pipeline/simulate.h"
 
 namespace cotune {
 namespace {
@@ -48,17 +49,12 @@ class FourDevices {
     StageMachine machine{device_preset("A6000"), {.bandwidth = parameters.at("link_bandwidth"), .latency = fixed_parameter("mlora_link_latency")}, "float32"};
     machine.device.compute_efficiency = parameters.at("compute_efficiency");
     const auto microbatches = static_cast<int64_t>(parameters.at("microbatches"));
-    double stage = 0;
-    for (const StageShape& shape : stages_) {
-      stage = std::max(stage, stage_seconds(model_, shape, adapters_, of_rows(rows_ / microbatches), machine).total());
-    }
     const double tensor = stage_seconds(model_, parallel_, adapters_, of_rows(rows_), machine).total();
     const double sharded = with_gathered_weights(stage_seconds(model_, whole_, adapters_, of_rows(rows_ / ranks_), machine), model_, whole_,
                                                  {ranks_, parameters.at("gather_overlap")}, element_size, machine.link).total();
-    const double one_f_one_b = even_chunks_seconds(stage, microbatches, ranks_);
     const auto all = static_cast<double>(rows_ * tokens_);
-    // GPipe and 1F1B have the same bubble; four adapters leave none (ML-14).
-    return {all / one_f_one_b * lorapp_speedup(ranks_, ranks_, microbatches), all / one_f_one_b, all / tensor, all / sharded};
+    return {static_cast<double>(ranks_) * all / lorapp_seconds(microbatches, machine), all / one_f_one_b_seconds(microbatches, machine),
+            all / tensor, all / sharded};
   }
 
   /// GB of the fullest device under LoRAPP with a batch of each adapter in flight.
@@ -94,6 +90,35 @@ class FourDevices {
   int64_t rows() const { return rows_; }
 
  private:
+  /// Of a step of each of as many adapters as stages, in the steady region: without what filling and draining take once in a run.
+  double lorapp_seconds(int64_t microbatches, const StageMachine& machine) const {
+    return round_seconds(ranks_, microbatches, machine, [](const PipelineWork& work) { return lorapp(work); });
+  }
+  /// Of a step of one adapter.
+  double one_f_one_b_seconds(int64_t microbatches, const StageMachine& machine) const {
+    return round_seconds(1, microbatches, machine, [](const PipelineWork& work) { return one_f_one_b(work, BatchBoundary::flush); });
+  }
+
+  template <typename Order>
+  double round_seconds(int64_t adapter_count, int64_t microbatches, const StageMachine& machine, const Order& order) const {
+    const int64_t rows = rows_ / microbatches;
+    std::vector<StageCost> costs;
+    for (const StageShape& stage : stages_) {
+      const StageSeconds seconds = stage_seconds(model_, stage, adapters_, of_rows(rows), machine);
+      costs.push_back({.forward_s = seconds.forward, .backward_s = seconds.backward});
+    }
+    const MessageBytes bytes = rows * tokens_ * token_bytes(model_.hidden_size, element_size);
+    const PipelineCluster cluster{.link = {.latency_s = machine.link.latency, .bytes_per_s = machine.link.bandwidth}};
+    const auto makespan_s = [&](int32_t rounds) {
+      PipelineWork work = uniform_work(static_cast<int32_t>(ranks_), static_cast<int32_t>(adapter_count), static_cast<int32_t>(microbatches),
+                                       rounds, {}, bytes);
+      for (PipelineMicrobatch& microbatch : work.microbatches) microbatch.cost = costs;
+      return simulate(work, make_schedule(work, order(work)), cluster).makespan_s;
+    };
+    constexpr int32_t rounds = 8;
+    return (makespan_s(2 * rounds) - makespan_s(rounds)) / rounds;
+  }
+
   MicrobatchCounts of_rows(int64_t rows) const { return even_microbatch(rows, tokens_, {1}); }
 
   ModelConfig model_;
@@ -136,13 +161,16 @@ void mlora_throughput_rows() {
     const double factor = value_that_gives("muxtune_memory", "activation_factor", 1, 50, room, sharded(devices.rows_of_a_rank()));
     int64_t tasks = 0;
     while (devices.lorapp_gigabytes(tasks + 1) <= room) ++tasks;
-    print_row(fmt::format("the same: GB of a device of {:.1f}: LoRAPP with four adapters, 1F1B, tensor parallelism, FSDP; adapters that LoRAPP holds", room),
-              fmt::format("FSDP {}; {}", each.fsdp_fits ? "fits" : "does not fit", each.paper_tasks), fmt::format("the same; at least {}", each.paper_tasks),
-              fmt::format("{:.1f}, {:.1f}, {:.1f}, {:.1f}{}; {}{}. FSDP takes more than there is from activation_factor {:.2f} on; {:.1f} with {} rows on every rank in place of {}; "
+    print_row(fmt::format("the same: GB of a device of {:.1f}: LoRAPP with four adapters, 1F1B, tensor parallelism, FSDP; adapters that LoRAPP holds",
+                          room),
+              fmt::format("FSDP {}; {}", each.fsdp_fits ? "fits" : "does not fit", each.paper_tasks),
+              fmt::format("the same; at least {}", each.paper_tasks),
+              fmt::format("{:.1f}, {:.1f}, {:.1f}, {:.1f}{}; {}{}. FSDP takes more than there is from activation_factor {:.2f} on; {:.1f} with {} "
+                          "rows on every rank in place of {}; "
                           "whole weights before they are divided: {:.1f}",
-                          memory.lorapp, memory.one_f_one_b, memory.tensor, memory.sharded, missed_unless((memory.sharded <= room) == each.fsdp_fits), tasks,
-                          missed_unless(tasks >= each.paper_tasks), factor, devices.gigabytes(1, microbatches, devices.rows()).sharded, devices.rows(),
-                          devices.rows_of_a_rank(), devices.whole_weights()));
+                          memory.lorapp, memory.one_f_one_b, memory.tensor, memory.sharded, missed_unless((memory.sharded <= room) == each.fsdp_fits),
+                          tasks, missed_unless(tasks >= each.paper_tasks), factor, devices.gigabytes(1, microbatches, devices.rows()).sharded,
+                          devices.rows(), devices.rows_of_a_rank(), devices.whole_weights()));
   }
 }
 

@@ -138,8 +138,9 @@ void thirty_two_billion(const Table6Constants& constants, LengthFamily family) {
   print_row(fmt::format("32B, 64 devices, {} lengths, twelve tasks (Table 2), by the constants of 70B: Task-Fused, LobRA", to_string(family)),
             "<8,1>×8; <1,6>×4, <2,2>×4, <4,1>×2, <8,1>×2", "found or beaten",
             fmt::format("{}; {}; {:.0f} GPU s fused, {:.0f} with the published plan ({:.1f} % saved), {:.0f} with ours ({:.1f} %)",
-                        found_or("Task-Fused", configurations, like, published_like, gpu_seconds(like, false), fused), found_or("LobRA", configurations, plan, published, ours, theirs),
-                        fused, theirs, 100 * (1 - theirs / fused), ours, 100 * (1 - ours / fused)));
+                        found_or("Task-Fused", configurations, like, published_like, gpu_seconds(like, false), fused),
+                        found_or("LobRA", configurations, plan, published, ours, theirs), fused, theirs, 100 * (1 - theirs / fused), ours,
+                        100 * (1 - ours / fused)));
   for (const bool is_lobra : {false, true}) tasks_alone("32B", model, configurations, plans_32b, family, is_lobra);
 }
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "plan/shapes/configuration.h"
+#include "plan/deployment/configuration.h"
 #include "plan/shapes/length_buckets.h"
 
 namespace cotune {

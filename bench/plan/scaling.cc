@@ -86,8 +86,11 @@ void lobra_scaling() {
       const Scaled at = scaled(model, fitted, family, devices, 1, published);
       parts.push_back(fmt::format("{}: {:.0f}, {:.0f} ({}), {:.0f}", devices, at.fused, at.lobra, at.plan, at.published));
     }
-    print_row(fmt::format("LB-34: 70B, four tasks, {} lengths, GPU s of a step on 16, 32 and 64 devices: Task-Fused, LobRA with our plan, with the published one", to_string(family)),
-              "equal at 16; Task-Fused rises slightly, LobRA falls", "1.0 at 16; LobRA falls", fmt::format("{}", fmt::join(parts, "; ")));
+    print_row(
+        fmt::format(
+            "LB-34: 70B, four tasks, {} lengths, GPU s of a step on 16, 32 and 64 devices: Task-Fused, LobRA with our plan, with the published one",
+            to_string(family)),
+        "equal at 16; Task-Fused rises slightly, LobRA falls", "1.0 at 16; LobRA falls", fmt::format("{}", fmt::join(parts, "; ")));
     parts.clear();
     std::vector<double> tasks, fused, lobra;
     for (const int copies : {1, 2, 3, 4}) {

@@ -110,7 +110,11 @@ void batched_lorapp() {
       }
       double slowest = 0;
       for (const StageShape& stage : even_stages(model, 4, 1)) {
-        slowest = std::max(slowest, stage_seconds(model, stage, adapters, even_microbatch(8 * tasks / microbatches, 512, std::vector<double>(static_cast<size_t>(tasks), 1.0 / static_cast<double>(tasks))), machine).total());
+        slowest = std::max(slowest, stage_seconds(model, stage, adapters,
+                                                  even_microbatch(8 * tasks / microbatches, 512,
+                                                                  std::vector<double>(static_cast<size_t>(tasks), 1.0 / static_cast<double>(tasks))),
+                                                  machine)
+                                        .total());
       }
       return slowest;
     };
@@ -137,9 +141,11 @@ void batched_lorapp() {
       if (tasks == 4) four = per_task, four_launched = per_task_launched;
       parts.push_back(fmt::format("{}: {:+.1f}, {:+.1f} %", tasks, 100 * (per_task / four - 1), 100 * (per_task_launched / four_launched - 1)));
     }
-    print_row(fmt::format("ML-19: seconds of a task with BatchLoRA in LoRAPP over those of four tasks, {}, 4 × A6000, f32: by the roofline, with launches of {:.1f} % that nothing hides",
+    print_row(fmt::format("ML-19: seconds of a task with BatchLoRA in LoRAPP over those of four tasks, {}, 4 × A6000, f32: by the roofline, with "
+                          "launches of {:.1f} % that nothing hides",
                           each.name, 100 * each.launch_share),
-              std::string(each.model) == "tinyllama-1.1b" ? "5 tasks +0.6, 6 −8.7, 12 −12.2 %" : "–", "groups of min(T, 4); shown", fmt::format("{}", fmt::join(parts, "; ")));
+              std::string(each.model) == "tinyllama-1.1b" ? "5 tasks +0.6, 6 −8.7, 12 −12.2 %" : "–", "groups of min(T, 4); shown",
+              fmt::format("{}", fmt::join(parts, "; ")));
   }
 }
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "distributions.h"
-#include "plan/shapes/configuration.h"
+#include "plan/deployment/configuration.h"
 #include "plan/shapes/job_shape.h"
 
 namespace cotune {

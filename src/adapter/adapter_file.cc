@@ -178,7 +178,7 @@ void refuse_unsupported(AdapterConfigFields& config) {
   if (const auto* modules = config.find("modules_to_save"); modules != nullptr && !modules->empty()) {
     config.add("modules_to_save", "is not supported: cotune trains adapters only");
   }
-  if (const auto* layers = config.find("layer_replication"); layers != nullptr && !layers->is_null()) {
+  if (const auto* layers = config.find("layer_replication"); layers != nullptr && !layers->empty()) {
     config.add("layer_replication", "is not supported: the adapted model would have other layers than the one that is loaded");
   }
   if (config.flag("lora_bias", false)) config.add("lora_bias", "is not supported: only the two matrices of LoRA are");

@@ -31,8 +31,9 @@ void load_adapter(Adapter& adapter, const std::filesystem::path& folder);
 void load_optimizer_state(Adapter& adapter, const std::filesystem::path& file);
 
 /// What an existing adapter folder says of itself: the spec and modules to make an Adapter for generation, or to start a
-/// job from. Throws UserError with every mistake, file and field named: what cannot be read, PEFT methods and options that are not
-/// supported (DoRA, bias, modules_to_save), and modules that the model does not have.
+/// job from. As in PEFT, names, expressions, pattern keys and layers that match nothing in the model are ignored. Throws UserError with
+/// every mistake, file and field named: what cannot be read, PEFT methods and options that are not supported (DoRA, bias,
+/// modules_to_save), and target_modules of which nothing is left to adapt.
 AdapterSetup read_adapter_setup(const std::filesystem::path& folder, const ModelConfig& config);
 
 }  // namespace cotune

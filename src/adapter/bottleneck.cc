@@ -51,7 +51,7 @@ class BottleneckAdapter : public Adapter {
       parameters_.back().decays = false;
       // It reads and changes an operator's whole output: every rank of a group computes all of it, from equal bits, or the slice of the
       // tokens that it has.
-      for (size_t i = site->first_parameter; i < parameters_.size(); ++i) parameters_[i].place = whole_place(setup().shard.divides_tokens);
+      for (size_t i = site->first_parameter; i < parameters_.size(); ++i) parameters_[i].place = whole_place(setup().shard.is_sequence_parallel);
       site->down = make_low_rank_factor(site->down_weight().value, setup().compute, setup().factor_form);
       site->up = make_low_rank_factor(site->up_weight().value, setup().compute, setup().factor_form);
       place(module.layer, module.projection, site.get());

@@ -1,6 +1,7 @@
 #include "adapter/diff_pruning.h"
 
 #include <ATen/ATen.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -201,8 +202,12 @@ class DiffPruningAdapter : public Adapter {
 
   static void check(const DiffSite& site, const SparseDelta& delta) {
     const std::string name = entry_name(site.module, "column_offsets");
-    if (delta.column_offsets.numel() != delta.out_features + 1) {
-      throw_user_error("`{}` has {} values, {} are expected", name, delta.column_offsets.numel(), delta.out_features + 1);
+    if (delta.column_offsets.sizes() != at::IntArrayRef{delta.out_features + 1}) {
+      throw_user_error("`{}` has shape [{}], [{}] is expected", name, fmt::join(delta.column_offsets.sizes(), ", "), delta.out_features + 1);
+    }
+    if (delta.row_indices.dim() != 1) {
+      throw_user_error("`{}` has shape [{}], one dimension is expected", entry_name(site.module, "rows"),
+                       fmt::join(delta.row_indices.sizes(), ", "));
     }
     const at::Tensor offsets = delta.column_offsets.cpu(), rows = delta.row_indices.cpu();
     const int64_t* offset = offsets.const_data_ptr<int64_t>();

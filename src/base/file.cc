@@ -21,7 +21,7 @@
 #include "base/descriptor.h"
 #include "base/error.h"
 #include "base/running_checksum.h"
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
 
 namespace cotune {
 namespace {

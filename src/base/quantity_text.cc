@@ -15,6 +15,24 @@ std::string three_digits(double value) {
                         : fmt::format("{:.0f}", value);
 }
 
+/// What a number of bytes from 1024 on is told in.
+struct ByteUnit {
+  const char* name = "";
+  double bytes = 0;
+  double steps = 0;  ///< that are told apart in one
+
+  double step() const { return bytes / steps; }
+};
+
+ByteUnit unit_of(int64_t bytes) {
+  constexpr std::array<const char*, 4> units = {"KiB", "MiB", "GiB", "TiB"};
+  double of_unit = 1024;
+  size_t unit = 0;
+  for (; static_cast<double>(bytes) / of_unit >= 999.5 && unit + 1 < units.size(); ++unit) of_unit *= 1024;
+  const double value = static_cast<double>(bytes) / of_unit;
+  return {units[unit], of_unit, value < 9.995 ? 100.0 : value < 99.95 ? 10.0 : 1.0};
+}
+
 }  // namespace
 
 std::string seconds_text(double seconds, bool unicode) {
@@ -35,11 +53,18 @@ std::string duration_text(double seconds) {
 
 std::string bytes_text(int64_t bytes) {
   if (bytes < 1024) return fmt::format("{} B", bytes);
-  constexpr std::array<const char*, 4> units = {"KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(bytes) / 1024;
-  size_t unit = 0;
-  for (; value >= 999.5 && unit + 1 < units.size(); ++unit) value /= 1024;
-  return three_digits(value) + " " + units[unit];
+  const ByteUnit unit = unit_of(bytes);
+  return three_digits(static_cast<double>(bytes) / unit.bytes) + " " + unit.name;
+}
+
+int64_t shown_step(int64_t bytes) { return bytes < 1024 ? 1 : static_cast<int64_t>(unit_of(bytes).step()); }
+
+int64_t bytes_rounded_up(int64_t bytes) {
+  if (bytes < 1024) return bytes;
+  const double step = unit_of(bytes).step();
+  const double steps = std::ceil(static_cast<double>(bytes - 1) / step);  // of what was rounded up to a whole byte as many as before
+  const auto up = static_cast<int64_t>(std::ceil(steps * step));
+  return up >= bytes ? up : static_cast<int64_t>(std::ceil((steps + 1) * step));
 }
 
 }  // namespace cotune

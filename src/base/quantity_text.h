@@ -15,4 +15,9 @@ std::string duration_text(double seconds);
 /// Three digits and a binary unit: `512 B`, `1.50 KiB`, `20.0 GiB`.
 std::string bytes_text(int64_t bytes);
 
+/// The next that bytes_text shows as it is, to a byte: what that says is no less than what was given.
+int64_t bytes_rounded_up(int64_t bytes);
+/// What the last digit that bytes_text shows counts.
+int64_t shown_step(int64_t bytes);
+
 }  // namespace cotune

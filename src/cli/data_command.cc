@@ -6,6 +6,7 @@
 #include "base/counted.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
+#include "base/visible_text.h"
 #include "cli/commands.h"
 #include "cli/inputs/run_setup.h"
 #include "cli/inputs/unread_overrides.h"
@@ -29,7 +30,7 @@ void show_example(const Dataset& dataset, int64_t index, const ModelText& text, 
   const Example example = dataset.example(index);
   int64_t learned = 0;
   for (const uint8_t flag : example.learned) learned += flag;
-  fmt::print("--- {}:{}: {}, {} learned\n", example.source, example.line, counted(std::ssize(example.tokens), "token"),
+  fmt::print("--- {}:{}: {}, {} learned\n", visible_text(example.source), example.line, counted(std::ssize(example.tokens), "token"),
              learned);
   const Marking marking = has_drawing_terminal() && wants_colour() ? Marking::colour : Marking::brackets;
   fmt::print("{}\n", describe_example(example, text.encoder(), marking));
@@ -45,8 +46,8 @@ void show_shares(const JobSpec& job, const Dataset& train) {
   if (!has_weights(job.data) || train.empty()) return;
   const std::vector<int64_t> sizes = share_sizes(batch_order(job, train));
   for (size_t i = 0; i < sizes.size(); ++i) {
-    fmt::print("  {} of the {} of an epoch are from {} (weight {}), which holds {}\n", sizes[i], counted(train.size(), "example"), job.data.train[i].path,
-               job.data.train[i].weight, train.source_size(i));
+    fmt::print("  {} of the {} of an epoch are from {} (weight {}), which holds {}\n", sizes[i], counted(train.size(), "example"),
+               visible_text(job.data.train[i].path), job.data.train[i].weight, train.source_size(i));
   }
 }
 
@@ -54,10 +55,10 @@ void show_job(const JobSpec& job, const JobData& data, const DataArguments& argu
               const ModelText& text) {
   fmt::print("job {}\n", job.name);
   for (const FileReport& file : data.files) {
-    fmt::print("  {}\n", file.to_string());
-    for (const std::string& warning : file.warnings()) fmt::print("  warning: {}\n", warning);
+    fmt::print("  {}\n", visible_text(file.to_string()));
+    for (const std::string& warning : file.warnings()) fmt::print("  warning: {}\n", visible_text(warning));
   }
-  if (!data.cache_file.empty()) fmt::print("  tokenized {}: {}\n", data.was_cached ? "before" : "now", data.cache_file);
+  if (!data.cache_file.empty()) fmt::print("  tokenized {}: {}\n", data.was_cached ? "before" : "now", visible_text(data.cache_file));
   show_shares(job, data.train);
   fmt::print("  train:    {}\n", lengths_of(data.train).to_string());
   if (!data.eval.empty()) fmt::print("  held out: {}\n", lengths_of(data.eval).to_string());

@@ -9,7 +9,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/json_text.h"
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
 #include "cli/commands.h"
 #include "cli/evaluating/evaluate_options.h"
 #include "cli/evaluating/evaluated_run.h"

@@ -14,7 +14,7 @@
 #include "console/output_file.h"
 #include "formats/gguf.h"
 #include "train/adapter_folder.h"
-#include "train/gguf_adapter.h"
+#include "merge/gguf_adapter.h"
 
 namespace cotune {
 namespace {
@@ -38,7 +38,8 @@ void check_output(const fs::path& output, const fs::path& model, bool overwrite)
     is_adapter = is_adapter || GgufFile(output).text("general.type") == "adapter";
   } catch (const UserError&) {  // no GGUF file
   }
-  if (!is_adapter) throw_user_error("--output: {}: is there, and is no GGUF adapter: only such a file is replaced; name another one, or remove it", output.string());
+  if (!is_adapter)
+    throw_user_error("--output: {}: is there, and is no GGUF adapter: only such a file is replaced; name another one, or remove it", output.string());
 }
 
 void export_adapter(const ExportArguments& arguments) {
@@ -48,6 +49,8 @@ void export_adapter(const ExportArguments& arguments) {
   check_output(arguments.output, spec.path, arguments.overwrite);
   const ModelFiles model = model_without_weights(spec);
   const std::unique_ptr<Adapter> adapter = open_adapter(folder, model.config, spec.path, at::kFloat, at::kCPU);
+  BaseModelCheck base(model);
+  warn_of_other_model(base, folder, adapter->setup().modules);
   const GgufType type = arguments.type == "f16" ? GgufType::F16 : GgufType::F32;
   write_gguf_adapter(arguments.output, *adapter, type, fs::path(arguments.output).stem().string());
   fmt::print("{}: LoRA for {} of {}, {}\n", arguments.output, counted(std::ssize(adapter->setup().modules), "module"), spec.path,
@@ -60,13 +63,16 @@ void add_export_command(CLI::App& app) {
   auto arguments = std::make_shared<ExportArguments>();
   ExportArguments& to = *arguments;
   CLI::App* command = app.add_subcommand("export", "Write a LoRA adapter as a GGUF file for llama.cpp");
-  command->add_option("--adapter", to.adapter, "Adapter folder, or the name of an adapter in the Hugging Face cache; a job's folder or a run's folder with one job will do")
+  command
+      ->add_option("--adapter", to.adapter,
+                   "Adapter folder, or the name of an adapter in the Hugging Face cache; a job's folder or a run's folder with one job will do")
       ->required();
   command->add_option("--output", to.output, "The file to write, NAME.gguf")->required()->check([](const std::string& text) {
     return text.ends_with(".gguf") ? "" : "must end in .gguf, the one format there is, got " + text;
   });
   command->add_flag("--overwrite", to.overwrite, "Replace --output where it exists; the model itself is never replaced");
-  command->add_option("--model", to.model, "Hugging Face folder, GGUF file, or the name of a model in the Hugging Face cache; default: the one that the adapter names");
+  command->add_option("--model", to.model,
+                      "Hugging Face folder, GGUF file, or the name of a model in the Hugging Face cache; default: the one that the adapter names");
   command->add_option("--type", to.type, "Type of the values: f32, or f16")->check(CLI::IsMember({"f32", "f16"}))->capture_default_str();
   command->callback([arguments] { export_adapter(*arguments); });
 }

@@ -52,7 +52,9 @@ void add_manual_command(CLI::App& app) {
   for (const CLI::App* each : app.get_subcommands({})) names.push_back(each->get_name());
   name->type_name(value_type(names));
   CLI::Option* output = command->add_option("--output", arguments->output, "Write all pages into this folder")->excludes(name);
-  command->add_flag("--markdown", arguments->markdown, "All commands as one page of Markdown, docs/command-line.md")->excludes(name)->excludes(output);
+  command->add_flag("--markdown", arguments->markdown, "All commands as one page of Markdown, docs/command-line.md")
+      ->excludes(name)
+      ->excludes(output);
   command->callback([arguments, &app] { write_manual(*arguments, describe(app)); });
 }
 

@@ -10,17 +10,17 @@
 #include "base/error.h"
 #include "base/quantity_text.h"
 #include "cli/commands.h"
+#include "cli/inputs/compute_dtype.h"
 #include "cli/inputs/model_of_adapter.h"
 #include "cli/inputs/model_text.h"
-#include "cli/inputs/run_setup.h"
 #include "cli/terminal/interruption.h"
 #include "cli/terminal/status_line.h"
 #include "console/command_line.h"
 #include "console/output_file.h"
 #include "jobs/memory_size.h"
 #include "train/adapter_folder.h"
-#include "train/merged_gguf.h"
-#include "train/merged_model.h"
+#include "merge/merged_gguf.h"
+#include "merge/merged_model.h"
 
 namespace cotune {
 namespace {
@@ -40,7 +40,8 @@ bool writes_gguf(const MergeArguments& arguments, const ModelFiles& model) {
   if (std::filesystem::is_directory(model.path)) {
     throw_user_error("--output: {}: {} is a Hugging Face folder and is merged to one; name a folder", arguments.output, model.path.string());
   }
-  if (arguments.adapter.empty()) throw_user_error("--adapter: is needed where a GGUF file is written: without one it would be a copy of {}", model.path.string());
+  if (arguments.adapter.empty())
+    throw_user_error("--adapter: is needed where a GGUF file is written: without one it would be a copy of {}", model.path.string());
   if (arguments.dtype == "float64") throw_user_error("--dtype float64: in a GGUF file float32, bfloat16 or float16 are written");
   return true;
 }
@@ -67,6 +68,8 @@ void merge(const MergeArguments& arguments) {
   ModelFiles model = open_cached_model(model_of_adapter(arguments.model, folder));
   const bool to_gguf = writes_gguf(arguments, model);
   const std::unique_ptr<Adapter> adapter = folder.empty() ? nullptr : open_adapter(folder, model.config, model.path, at::kDouble, at::kCPU);
+  BaseModelCheck base(model);
+  if (adapter != nullptr) warn_of_other_model(base, folder, adapter->setup().modules);
   if (!to_gguf && model.tokenizer.gguf) model.tokenizer.end_of_turn_ids = ends_of_answers(model);  // into generation_config.json
   catch_interruption();
   std::optional<StatusLine> line(std::in_place);
@@ -88,14 +91,24 @@ void merge(const MergeArguments& arguments) {
 void add_merge_command(CLI::App& app) {
   auto arguments = std::make_shared<MergeArguments>();
   MergeArguments& to = *arguments;
-  CLI::App* command = app.add_subcommand("merge", "Write a model with an adapter merged into its weights: a Hugging Face folder, or a GGUF file of a GGUF model");
-  command->add_option("--adapter", to.adapter, "Adapter folder, or the name of an adapter in the Hugging Face cache; a job's folder or a run's folder with one job will do. Without it a folder gets the model alone");
-  command->add_option("--output", to.output, "The folder to write, which must be empty or not exist; of a GGUF model also a file, NAME.gguf")->required();
-  command->add_option("--model", to.model, "Hugging Face folder, GGUF file, or the name of a model in the Hugging Face cache; default: the one that the adapter names");
-  command->add_option("--dtype", to.dtype, "Type of the written weights: float32, bfloat16, float16, float64, or auto: as the model's files have them, bfloat16 for quantised ones. In a GGUF file, of those that change alone; auto: float16 for quantised ones")
+  CLI::App* command =
+      app.add_subcommand("merge", "Write a model with an adapter merged into its weights: a Hugging Face folder, or a GGUF file of a GGUF model");
+  command->add_option("--adapter", to.adapter,
+                      "Adapter folder, or the name of an adapter in the Hugging Face cache; a job's folder or a run's folder with one job will do. "
+                      "Without it a folder gets the model alone");
+  command->add_option("--output", to.output, "The folder to write, which must be empty or not exist; of a GGUF model also a file, NAME.gguf")
+      ->required();
+  command->add_option("--model", to.model,
+                      "Hugging Face folder, GGUF file, or the name of a model in the Hugging Face cache; default: the one that the adapter names");
+  command
+      ->add_option("--dtype", to.dtype,
+                   "Type of the written weights: float32, bfloat16, float16, float64, or auto: as the model's files have them, bfloat16 for "
+                   "quantised ones. In a GGUF file, of those that change alone; auto: float16 for quantised ones")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "float64"}))
       ->capture_default_str();
-  command->add_option("--max-file-size", to.max_file_size, "Most bytes of weights in one file of a folder, such as 5GB or 512MiB; one weight never stands in two")
+  command
+      ->add_option("--max-file-size", to.max_file_size,
+                   "Most bytes of weights in one file of a folder, such as 5GB or 512MiB; one weight never stands in two")
       ->check([](const std::string& text) {
         const std::optional<MemorySize> size = parse_memory_size(text);
         return size && size->bytes > 0 ? "" : "must be an amount such as 5GB or 512MiB (at least 1MiB), got " + text;

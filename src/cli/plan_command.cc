@@ -13,7 +13,7 @@
 #include "base/process_cores.h"
 #include "base/quantity_text.h"
 #include "cli/commands.h"
-#include "cli/inputs/run_setup.h"
+#include "cli/inputs/compute_dtype.h"
 #include "cli/planning/plan_ends.h"
 #include "cli/planning/planning_setup.h"
 #include "cli/run/memory_check.h"
@@ -172,8 +172,10 @@ int plan(const PlanArguments& arguments) {
     }
     if (is_here && setup.profile == nullptr) {
       const DeviceSpec& device = cluster.nodes.front().device;
-      fmt::print("Times are a guess for this machine, every two cores as the preset cpu: {} GFLOP/s in {}. `cotune profile` measures it, --profile takes that.\n",
-                 std::llround(device.flops.at(options.dtype) * device.compute_efficiency / 1e9), options.dtype);
+      fmt::print(
+          "Times are a guess for this machine, every two cores as the preset cpu: {} GFLOP/s in {}. `cotune profile` measures it, --profile takes "
+          "that.\n",
+          std::llround(device.flops.at(options.dtype) * device.compute_efficiency / 1e9), options.dtype);
     }
     if (is_here || run.memory != "auto") {
       fmt::print("Memory: run.memory is {}{}: {} for tensors.\n", memory_rule(run), is_here ? " on this machine, as for cotune train" : "",

@@ -13,9 +13,10 @@
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/inputs/compute_dtype.h"
 #include "cli/inputs/model_text.h"
 #include "cli/inputs/profile_fingerprint.h"
-#include "cli/inputs/run_setup.h"
+#include "cli/inputs/usable_threads.h"
 #include "cli/terminal/number_checks.h"
 #include "console/output_file.h"
 #include "engine/collective_profiler.h"
@@ -210,7 +211,7 @@ void profile(const ProfileArguments& arguments) {
   const ComputeDevice device = choose_device(arguments.device, "--device");
   if (!device.notice.empty()) fmt::print(stderr, "{}\n", device.notice);
   refuse_without_effect(arguments, device);
-  if (arguments.threads > 0) set_thread_count(static_cast<int>(arguments.threads));
+  if (arguments.threads > 0) set_thread_count(static_cast<int>(usable_threads(arguments.threads, "--threads")));
   std::unique_ptr<PortableKernels> portable;
   if (arguments.portable_kernels) portable = std::make_unique<PortableKernels>();
 
@@ -248,16 +249,19 @@ void profile(const ProfileArguments& arguments) {
   print_fits(result, times);
   print_fits(times.collectives());
   const std::string ranks = arguments.ranks > 1 ? fmt::format("{} ranks of ", arguments.ranks) : "";
-  fmt::print("{}: {} on {}, {}, {}{}, {} in {:.0f} s\n", arguments.output, result.fingerprint.dtype,
-             result.fingerprint.device, result.fingerprint.kernels, ranks, counted(result.fingerprint.threads, "thread"), counted(sweeps.count, "sweep"), sweeps.seconds);
+  fmt::print("{}: {} on {}, {}, {}{}, {} in {:.0f} s\n", arguments.output, result.fingerprint.dtype, result.fingerprint.device,
+             result.fingerprint.kernels, ranks, counted(result.fingerprint.threads, "thread"), counted(sweeps.count, "sweep"), sweeps.seconds);
 }
 
 }  // namespace
 
 void add_profile_command(CLI::App& app) {
   auto arguments = std::make_shared<ProfileArguments>();
-  CLI::App* command = app.add_subcommand("profile", "Measure the operators of a model on this device, or take them from a cluster file, for predictions of time");
-  command->add_option("model", arguments->model, "A model folder, a .gguf file or the name of either in the Hugging Face cache; or a preset or config.json, with random weights")
+  CLI::App* command =
+      app.add_subcommand("profile", "Measure the operators of a model on this device, or take them from a cluster file, for predictions of time");
+  command
+      ->add_option("model", arguments->model,
+                   "A model folder, a .gguf file or the name of either in the Hugging Face cache; or a preset or config.json, with random weights")
       ->required();
   command->add_option("--output", arguments->output, "The file that is written (profile.json)");
   command->add_option("--dtype", arguments->dtype, "Compute dtype: auto, bfloat16 or float32")
@@ -269,8 +273,11 @@ void add_profile_command(CLI::App& app) {
                                         "Measure so many ranks at the same time, each with its part of the threads, and messages and collectives "
                                         "between them: for train --ranks and for as many processes on a machine")
                            ->check(CLI::Range(int64_t{1}, int64_t{64}));
-  CLI::Option* seconds = command->add_option("--seconds", arguments->seconds, "Measure for so long, and for three sweeps over the shapes at least (75); what is between ranks for a tenth of it more")
-      ->check(number_in(0.0, 1e6));
+  CLI::Option* seconds =
+      command
+          ->add_option("--seconds", arguments->seconds,
+                       "Measure for so long, and for three sweeps over the shapes at least (75); what is between ranks for a tenth of it more")
+          ->check(number_in(0.0, 1e6));
   command->add_option("--layers", arguments->layers, "Of so many layers of the model; 0: all of them")
       ->check(CLI::Range(int64_t{0}, int64_t{100000}));
   CLI::Option* portable = command->add_flag("--portable-kernels", arguments->portable_kernels, "Of ATen's operators in place of our kernels");

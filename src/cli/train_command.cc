@@ -40,7 +40,7 @@ int train_here(TrainArguments arguments, std::optional<LaunchedProcess> launched
   }
   arguments.overrides.insert(arguments.overrides.begin(), fmt::format("--ranks={}", launched->size));
   try {
-    return train(arguments, &processes, start);
+    return processes.ending_all_with_code_of([&] { return train(arguments, &processes, start); });
   } catch (const UserError&) {
     if (processes.end_for_good() && supervised != nullptr) supervised->ends_for_good();
     throw;

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "plan/deployment/placement.h"
+#include "plan/placement.h"
 #include "plan/plan_totals.h"
 
 namespace cotune {

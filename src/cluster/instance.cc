@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "model/config/tensor_shard.h"
-#include "plan/deployment/placement.h"
+#include "plan/placement.h"
 #include "plan/shapes/cluster_file.h"
 #include "plan/shapes/job_shape.h"
 #include "plan/shapes/replica_sizes.h"

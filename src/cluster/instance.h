@@ -31,8 +31,9 @@ struct InstanceSpec {
 };
 
 /// Instances of TP·PP devices on a cluster of like nodes, and how many of them it holds: within a node where they
-/// fit in one, over whole nodes where they are larger. file_name: of the cluster, in messages. Throws UserError naming the option or the cluster's field: several groups
-/// of nodes, degrees that do not divide the model, instances that stand neither in a node nor on whole ones, a layout that the simulation lacks.
+/// fit in one, over whole nodes where they are larger. file_name: of the cluster, in messages. Throws UserError naming the option or the cluster's
+/// field: several groups of nodes, degrees that do not divide the model, instances that stand neither in a node nor on whole ones,
+/// a layout that the simulation lacks.
 struct InstancesOfCluster {
   InstanceSpec spec;
   int64_t count = 0;

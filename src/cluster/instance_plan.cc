@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "plan/cost/replica_stages.h"
-#include "plan/deployment/placement.h"
+#include "plan/placement.h"
 #include "plan/plan_advice.h"
 #include "plan/plan_totals.h"
 #include "plan/replica_planner.h"
@@ -50,7 +50,7 @@ class InstancePlanner {
     };
     ReplicaLimits usual = options_.replicas;
     usual.recompute = recompute;
-    usual.may_divide_tokens = false;
+    usual.may_be_sequence_parallel = false;
     ReplicaLimits asked = usual;
     asked.tensor_degrees = {settings_.tensor_parallel};
     asked.pipeline_stages = settings_.pipeline_stages;
@@ -80,7 +80,8 @@ class InstancePlanner {
 
   PlannedReplica empty_replica(const Configuration& shape, ReplicaPlanner& planner) const {
     const int64_t budget = settings_.token_budget ? std::min(*settings_.token_budget, shape.chunk_tokens) : shape.chunk_tokens;
-    PlannedReplica replica{.tensor_parallel = shape.tensor_parallel, .token_budget = budget, .longest_row = shape.reach(), .rows = typical_step(jobs_)};
+    PlannedReplica replica{
+        .tensor_parallel = shape.tensor_parallel, .token_budget = budget, .longest_row = shape.reach(), .rows = typical_step(jobs_)};
     const std::vector<int64_t> sizes = {shape.devices()};
     const auto placed = place_replicas(sizes, group_);
     COTUNE_CHECK(placed, "{} has no place on {} nodes of {}", shape.name(), group_.count, group_.devices);

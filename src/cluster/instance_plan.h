@@ -20,8 +20,8 @@ struct InstanceSettings {
 
 /// All jobs on the first devices of the cluster, whose nodes must be alike, with the rows of typical_step. Hybrid tasks, buckets and order
 /// are those that planning chooses for such a replica (ReplicaPlanner); layout, chunk size, dtype, profile and recomputation are those of
-/// `options`, and automatic recomputation recomputes where nothing fits without. file_name: of the cluster, in messages. Throws UserError for a shape that model or cluster do not
-/// allow, with those that they do, and where the jobs do not fit, with what overflows and what would hold them (advise).
+/// `options`, and automatic recomputation recomputes where nothing fits without. file_name: of the cluster, in messages. Throws UserError for a shape
+/// that model or cluster do not allow, with those that they do, and where the jobs do not fit, with what overflows and what would hold them (advise).
 Plan plan_instance(const ModelConfig& model, const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
                    const InstanceSettings& settings, const PlanOptions& options, const std::string& file_name = "cluster");
 

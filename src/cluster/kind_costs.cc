@@ -10,8 +10,6 @@
 namespace cotune {
 namespace {
 
-constexpr int64_t logit_rows = 1024;  // stage_memory's
-
 uint32_t bit(Projection projection) { return 1u << static_cast<int>(projection); }
 
 /// Operators that cost the same.

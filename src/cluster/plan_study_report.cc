@@ -7,7 +7,7 @@
 #include "base/quantity_text.h"
 #include "cluster/plan_study.h"
 #include "plan/plan_report.h"
-#include "plan/shapes/configuration.h"
+#include "plan/deployment/configuration.h"
 #include "schedule/pipeline/render.h"
 
 namespace cotune {
@@ -53,11 +53,11 @@ std::string replica_text(const StudiedReplica& studied, const Plan& plan, size_t
 
 std::string to_text(const PlanStudy& study, const Plan& plan, size_t drawn, const SweepOfJob& sweeps) {
   double slowest_s = study.step_s - study.exchange_s;
-  std::string text = fmt::format("A step of {}, {}, {}: {} = slowest replica {} + exchange of gradients {}; {:.0f} tokens/s; {:.3f} times the planned {}\n",
-                                 replicas_text(plan), name_of(plan.sharing), name_of(plan.layout), seconds_text(study.step_s, false),
-                                 seconds_text(slowest_s, false), seconds_text(study.exchange_s, false),
-                                 static_cast<double>(study.tokens) / study.step_s, study.step_s / study.planned_step_s,
-                                 seconds_text(study.planned_step_s, false));
+  std::string text =
+      fmt::format("A step of {}, {}, {}: {} = slowest replica {} + exchange of gradients {}; {:.0f} tokens/s; {:.3f} times the planned {}\n",
+                  replicas_text(plan), name_of(plan.sharing), name_of(plan.layout), seconds_text(study.step_s, false), seconds_text(slowest_s, false),
+                  seconds_text(study.exchange_s, false), static_cast<double>(study.tokens) / study.step_s, study.step_s / study.planned_step_s,
+                  seconds_text(study.planned_step_s, false));
   if (plan.replicas.size() > 1) {
     text += fmt::format("  in {} behind the last backward: {} of exchange, {} of it exposed: a step of {}\n",
                         counted(study.hidden.buckets, "bucket"), seconds_text(study.hidden.seconds, false),
@@ -67,7 +67,7 @@ std::string to_text(const PlanStudy& study, const Plan& plan, size_t drawn, cons
     const StudiedReplica& replica = study.replicas[r];
     const PlannedReplica& planned = plan.replicas[r];
     text += fmt::format("  replica {}: {}, planned {}, simulated {}, idle until the step ends {:.1f}%\n", r,
-                        configuration_name(planned.tensor_parallel, planned.divides_tokens, planned.pipeline_stages(), 1),
+                        configuration_name(planned.tensor_parallel, planned.is_sequence_parallel, planned.pipeline_stages(), 1),
                         seconds_text(replica.planned_s, false),
                         seconds_text(replica.simulated_s, false), 100 * replica.idle);
   }
@@ -84,7 +84,7 @@ nlohmann::ordered_json to_json(const PlanStudy& study, const Plan& plan) {
     }
     const PlannedReplica& planned = plan.replicas[r];
     replicas.push_back({{"tensor_parallel", planned.tensor_parallel},
-                        {"divides_tokens", planned.divides_tokens},
+                        {"sequence_parallel", planned.is_sequence_parallel},
                         {"token_budget", planned.token_budget},
                         {"hybrid_tasks", planned.hybrid_tasks},
                         {"buckets", planned.buckets},

@@ -120,8 +120,9 @@ class ReplanSimulator {
       const double alone_s = dedicated_round_s[static_cast<size_t>(job.kind)];
       if (!problems.of(JobMix({job.kind})).fits) continue;  // it is refused
       if (alone_s == never) {
-        throw_user_error("--instance: a job of kind {} does not fit on one alone, and durations of the trace are counted by steps there; give a larger one",
-                         trace.kinds[static_cast<size_t>(job.kind)].name());
+        throw_user_error(
+            "--instance: a job of kind {} does not fit on one alone, and durations of the trace are counted by steps there; give a larger one",
+            trace.kinds[static_cast<size_t>(job.kind)].name());
       }
       result_.jobs[j].steps = trained_steps(job, planned_steps(job, alone_s));
     }

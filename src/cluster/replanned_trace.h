@@ -79,7 +79,8 @@ struct ReplannedTrace {
 
 /// Jobs start in the order of their arrival, as soon as some configuration holds the rows of all live ones beside their adapters. Makes
 /// planned_steps(job, dedicated_round_s[kind]) steps, fewer where it stops early. `group`: of the cluster; replicas stand on its nodes.
-/// Priorities, deadlines and `dedicated` are not read. Pure. Throws UserError where a job has no dedicated time (infinite) and yet a place on the cluster.
+/// Priorities, deadlines and `dedicated` are not read. Pure. Throws UserError where a job has no dedicated time (infinite) and yet a place on the
+/// cluster.
 ReplannedTrace replan_trace(const Trace& trace, const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
                             std::span<const double> dedicated_round_s, const ReplanSettings& settings);
 

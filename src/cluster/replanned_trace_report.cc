@@ -30,8 +30,8 @@ std::string to_text(std::span<const ReplannedTrace> results, const Trace& trace)
     if (!event.moves()) continue;
     if (shown == 0) text += fmt::format("\nMoves {}:\n", name_of(last.rule));
     if (++shown > most_shown) break;
-    text += fmt::format("  {:>8.1f} min, {}: {}; a step {} in place of {}, {} to move\n", event.time_s / 60, counted(event.jobs, "job"), event.replicas,
-                        seconds_text(event.best_s, false), event.kept_s > 0 ? seconds_text(event.kept_s, false) : "none",
+    text += fmt::format("  {:>8.1f} min, {}: {}; a step {} in place of {}, {} to move\n", event.time_s / 60, counted(event.jobs, "job"),
+                        event.replicas, seconds_text(event.best_s, false), event.kept_s > 0 ? seconds_text(event.kept_s, false) : "none",
                         seconds_text(event.move_s, false));
   }
   if (last.moves > most_shown) text += fmt::format("  and {} more, in --json\n", last.moves - most_shown);

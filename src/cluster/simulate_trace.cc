@@ -75,7 +75,8 @@ void TraceSimulator::advance(Instance& instance) {
       job.from_rounds += restarting / instance.round_s;
       outcome_of(job).restarting_s += restarting;
       const double training_in_window = in_window - std::min(restarting, in_window);
-      result_.window_tokens += static_cast<double>(trace_.kinds[static_cast<size_t>(job.facts.kind)].step_tokens()) * training_in_window / instance.round_s;
+      result_.window_tokens +=
+          static_cast<double>(trace_.kinds[static_cast<size_t>(job.facts.kind)].step_tokens()) * training_in_window / instance.round_s;
     }
   }
   instance.until_s = now_;

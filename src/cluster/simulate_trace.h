@@ -21,7 +21,8 @@ namespace cotune {
 struct TraceOptions {
   int64_t instances = 1;
   int64_t most_jobs = 0;   ///< on one instance; 0: as many as fit. 1: the sharing policy `separate`
-  double restart_s = 0;    ///< that a job which was pushed out spends on its next instance before it goes on; it takes part in rounds, but trains nothing
+  double restart_s = 0;    ///< that a job which was pushed out spends on its next instance before it goes on; it takes part in rounds, but
+                           ///< trains nothing
   bool refuse_late = false;  ///< admission by deadlines: a job starts only where every predicted end, its own and its
                              ///< neighbours', keeps its deadline; what can keep it nowhere any more is refused. Jobs with a
                              ///< deadline are not pushed out

@@ -30,8 +30,8 @@ struct Trace {
   bool operator==(const Trace&) const = default;
 };
 
-/// The same with at most `most` kinds where that can be had: rows of more tokens stand for those of fewer, at most one in twelve (2^⅛), then one in five,
-/// … For traces of real jobs, where nearly every one has a length of its own: what is planned, fitted and queued goes by kinds.
+/// The same with at most `most` kinds where that can be had: rows of more tokens stand for those of fewer, at most one in twelve (2^⅛), then one in
+/// five, … For traces of real jobs, where nearly every one has a length of its own: what is planned, fitted and queued goes by kinds.
 Trace with_fewer_kinds(Trace trace, size_t most);
 
 }  // namespace cotune

@@ -8,23 +8,13 @@
 #include <functional>
 #include <map>
 
+#include "base/xml_text.h"
+
 namespace cotune {
 namespace {
 
 // Colour-blind safe (Okabe and Ito 2008), then again, dashed.
 constexpr std::array<const char*, 7> colours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555"};
-
-std::string escaped(const std::string& text) {
-  std::string safe;
-  for (const char c : text) {
-    if (c == '&') safe += "&amp;";
-    else if (c == '<') safe += "&lt;";
-    else if (c == '>') safe += "&gt;";
-    else if (c == '"') safe += "&quot;";
-    else safe += c;
-  }
-  return safe;
-}
 
 std::string number(double value) {
   if (value >= 1e6) return fmt::format("{:.4g}M", value / 1e6);
@@ -52,21 +42,21 @@ class Svg {
   explicit Svg(double width, double height) : width_(width), height_(height) {}
 
   void text(double x, double y, const std::string& words, const char* anchor = "start", int size = 12) {
-    body_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" font-size=\"{}\">{}</text>\n", x, y, anchor, size, escaped(words));
+    body_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" font-size=\"{}\">{}</text>\n", x, y, anchor, size, xml_text(words));
   }
   void line(double x1, double y1, double x2, double y2, const char* colour = "#dddddd") {
     body_ += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", x1, y1, x2, y2, colour);
   }
   void bar(double x, double y, double width, double height, size_t place, const std::string& hover) {
     body_ += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\"><title>{}</title></rect>\n", x, y, width,
-                         height, colours[place % colours.size()], escaped(hover));
+                         height, colours[place % colours.size()], xml_text(hover));
   }
   void curve(const std::vector<std::pair<double, double>>& points, size_t place, const std::string& hover) {
     std::string path;
     for (const auto& [x, y] : points) path += fmt::format("{}{:.1f},{:.1f}", path.empty() ? "" : " ", x, y);
     const char* dashes = place >= colours.size() ? " stroke-dasharray=\"6 3\"" : "";
     body_ += fmt::format("<polyline fill=\"none\" stroke-width=\"1.8\" stroke=\"{}\"{} points=\"{}\"><title>{}</title></polyline>\n",
-                         colours[place % colours.size()], dashes, path, escaped(hover));
+                         colours[place % colours.size()], dashes, path, xml_text(hover));
   }
   void legend(double x, double y, const std::vector<std::string>& names) {
     for (size_t i = 0; i < names.size(); ++i) {
@@ -306,7 +296,8 @@ std::string tenant_chart(std::span<const TraceSummary> summaries) {
   constexpr size_t most = 8;
   std::vector<BarPanel> panels;
   for (size_t k = 0; !summaries.empty() && k < std::min(most, summaries.front().tenants.size()); ++k) {
-    panels.push_back({summaries.front().tenants[k].name + ": time over time alone", [k](const TraceSummary& each) { return each.tenants[k].slowdown; }});
+    panels.push_back(
+        {summaries.front().tenants[k].name + ": time over time alone", [k](const TraceSummary& each) { return each.tenants[k].slowdown; }});
   }
   return bars(summaries, panels);
 }

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <unordered_map>
 
 #include "base/diagnostics.h"
 #include "base/error.h"
@@ -118,12 +119,13 @@ class TraceReader {
     fields_ = &fields;
     TraceJob job;
     constexpr double most_minutes = 1e9;
-    job.name = text("job", fmt::format("job{}", jobs_.size()));
+    job.name = name();
     job.arrival_s = 60 * number("arrival_min", std::nullopt, 0, most_minutes, "minutes, from 0 to 1000000000");
     job.duration_s = 60 * number("duration_min", std::nullopt, 1e-6, most_minutes, "minutes, from 0.000001 to 1000000000");
     const std::string deadline = text("deadline_min", "inf");
     if (deadline != "inf") {
-      job.deadline_s = job.arrival_s + 60 * number("deadline_min", std::nullopt, 0, most_minutes, "minutes after the arrival, from 0 to 1000000000, or inf");
+      job.deadline_s =
+          job.arrival_s + 60 * number("deadline_min", std::nullopt, 0, most_minutes, "minutes after the arrival, from 0 to 1000000000, or inf");
     }
     job.priority = whole("priority", 0, -1000000, 1000000);
     job.stops_after = number("stops_after", 1, 1e-9, 1, "a share from 0.000000001 to 1");
@@ -132,6 +134,19 @@ class TraceReader {
     if (selects_entries(kind.method)) kind.width = 0;
     const std::string tenant = text("tenant", "default");
     jobs_.push_back({job, kind, tenant, line_});
+  }
+
+  /// Of the job of this line; reports one that another line has.
+  std::string name() {
+    const std::string given = text("job", "");
+    std::string name = given.empty() ? fmt::format("job{}", data_lines_) : given;
+    ++data_lines_;
+    const auto [first, is_new] = line_of_.emplace(name, line_);
+    if (!is_new) {
+      mistakes_.add(line_, "job", fmt::format("two jobs are named `{}`{}; the first is in line {}", name,
+                                              given.empty() ? ", which a line without a name gets by its number" : "", first->second));
+    }
+    return name;
   }
 
   std::string text(const std::string& column, const std::string& fallback) const {
@@ -201,6 +216,8 @@ class TraceReader {
   std::map<std::string, size_t> place_;  // of known columns
   const std::vector<std::string>* fields_ = nullptr;
   std::vector<Read> jobs_;
+  int64_t data_lines_ = 0;                        // that have a name by now
+  std::unordered_map<std::string, int> line_of_;  // the first of each name
   TraceFile result_;
 };
 

@@ -7,7 +7,7 @@
 /// are skipped.
 ///   arrival_min    required; minutes, at least 0. Lines need not be in its order
 ///   duration_min   required; above 0: minutes that all its steps take alone on an instance
-///   job            name; default: job and the number of the data line, from 0
+///   job            name, of one line only; default: job and the number of the data line, from 0
 ///   tenant         default: default
 ///   priority       whole number, higher goes first; default 0
 ///   deadline_min   minutes, after the arrival; empty or inf: none

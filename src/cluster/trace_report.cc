@@ -163,8 +163,8 @@ TraceSummary summarise(const Trace& trace, const TraceSimulation& simulation, co
 
 std::string to_text(std::span<const TraceSummary> summaries) {
   if (summaries.size() == 1) return block(summaries.front());
-  std::vector<std::vector<std::string>> rows = {{"policy", "sharing", "tokens/s", "of first", "mean JCT", "of first", "median", "p95", "p99", "waiting",
-                                                 "busy", "jobs/inst", "fairness", "missed", "refused", "pre-empt"}};
+  std::vector<std::vector<std::string>> rows = {{"policy", "sharing", "tokens/s", "of first", "mean JCT", "of first", "median", "p95", "p99",
+                                                 "waiting", "busy", "jobs/inst", "fairness", "missed", "refused", "pre-empt"}};
   const TraceSummary* first = summaries.empty() ? nullptr : &summaries.front();
   for (const TraceSummary& each : summaries) {
     const auto ratio = [](double value, double base) { return base > 0 ? fmt::format("{:.2f}x", value / base) : std::string("-"); };

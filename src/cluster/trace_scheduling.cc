@@ -102,7 +102,8 @@ TraceSimulator::Deadlines TraceSimulator::deadlines_with(const Instance& instanc
   };
   if (is_late(job, 0)) return Deadlines::own_missed;
   const double since = instance.mix.empty() || instance.changed ? 0 : (now_ - instance.until_s) / instance.round_s;
-  const bool any = std::any_of(instance.jobs.begin(), instance.jobs.end(), [&](int64_t each) { return is_late(jobs_[static_cast<size_t>(each)], since); });
+  const bool any =
+      std::any_of(instance.jobs.begin(), instance.jobs.end(), [&](int64_t each) { return is_late(jobs_[static_cast<size_t>(each)], since); });
   return any ? Deadlines::others_missed : Deadlines::kept;
 }
 
@@ -202,7 +203,8 @@ double TraceSimulator::next_lead_s() const {
   if (lead == never || waiting_.size() == 0) return never;
   std::vector<double> growth(tenants_.size(), 0);  // of service, seconds a second
   for (const Instance& instance : instances_) {
-    for (const int64_t each : instance.jobs) growth[static_cast<size_t>(jobs_[static_cast<size_t>(each)].tenant)] += 1 / static_cast<double>(instance.jobs.size());
+    for (const int64_t each : instance.jobs)
+      growth[static_cast<size_t>(jobs_[static_cast<size_t>(each)].tenant)] += 1 / static_cast<double>(instance.jobs.size());
   }
   constexpr double beyond_s = 1e-3;  // of service, that rounding does not take
   double soonest_s = never;

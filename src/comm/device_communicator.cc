@@ -151,11 +151,11 @@ class DeviceCommunicator : public Communicator {
 
   std::shared_ptr<SendTransfer> send(const at::Tensor& buffer, int32_t peer, Channel channel) override {
     if (buffer.is_cpu()) return host_->send(buffer, peer, channel);
-    return start(buffer, peer, channel, Direction::send);
+    return start(buffer, peer, channel, MessageDirection::send);
   }
   std::shared_ptr<Transfer> receive(const at::Tensor& buffer, int32_t peer, Channel channel) override {
     if (buffer.is_cpu()) return host_->receive(buffer, peer, channel);
-    return start(buffer, peer, channel, Direction::receive);
+    return start(buffer, peer, channel, MessageDirection::receive);
   }
 
   void all_reduce(at::Tensor& values) override {
@@ -223,7 +223,7 @@ class DeviceCommunicator : public Communicator {
     MessageQueue queue;                  ///< last: its thread ends first
   };
 
-  std::shared_ptr<QueuedTransfer> start(const at::Tensor& buffer, int32_t peer, Channel channel, Direction direction) {
+  std::shared_ptr<QueuedTransfer> start(const at::Tensor& buffer, int32_t peer, Channel channel, MessageDirection direction) {
     COTUNE_CHECK(peer >= 0 && peer < size() && peer != rank(), "peer {} of rank {} of {}", peer, rank(), size());
     COTUNE_CHECK(buffer.is_contiguous(), "a message that is not contiguous");
     const Channel signal = signal_of(channel);
@@ -243,9 +243,9 @@ class DeviceCommunicator : public Communicator {
   }
 
   /// On the lane's thread: tells the peer that this end is ready, waits for its word, and for the message.
-  void carry(Lane& lane, const at::Tensor& buffer, int32_t peer, Channel signal, Direction direction, DeviceMark& before) {
+  void carry(Lane& lane, const at::Tensor& buffer, int32_t peer, Channel signal, MessageDirection direction, DeviceMark& before) {
     wait_until_reached(before, nullptr, *life_);
-    const bool is_first = lane.group == nullptr, sends = direction == Direction::send;
+    const bool is_first = lane.group == nullptr, sends = direction == MessageDirection::send;
     const at::Tensor word = is_first ? (sends ? groups_.new_id() : host_buffer({DeviceGroups::id_bytes}, at::kByte))
                                      : host_buffer({1}, at::kByte);
     (sends ? host_->send(word, peer, signal) : host_->receive(word, peer, signal))->wait();  // a send's ends when its receive is posted
@@ -311,7 +311,7 @@ class DeviceCommunicator : public Communicator {
   const std::unique_ptr<Communicator> host_;
   std::shared_ptr<DeviceGroup> collectives_;
   std::mutex start_mutex_;  ///< of lanes_
-  std::map<std::tuple<int32_t, Channel, Direction>, Lane> lanes_;  ///< last: their threads use the others
+  std::map<std::tuple<int32_t, Channel, MessageDirection>, Lane> lanes_;  ///< last: their threads use the others
 };
 
 }  // namespace

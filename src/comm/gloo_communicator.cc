@@ -124,12 +124,12 @@ class GlooCommunicator : public Communicator {
   int32_t size() const override { return size_; }
 
   std::shared_ptr<SendTransfer> send(const at::Tensor& buffer, int32_t peer, Channel channel) override {
-    return start(buffer.cpu(), peer, channel, Direction::send);
+    return start(buffer.cpu(), peer, channel, MessageDirection::send);
   }
   std::shared_ptr<Transfer> receive(const at::Tensor& buffer, int32_t peer, Channel channel) override {
-    if (buffer.is_cpu()) return start(buffer, peer, channel, Direction::receive);
+    if (buffer.is_cpu()) return start(buffer, peer, channel, MessageDirection::receive);
     at::Tensor host = at::empty(buffer.sizes(), buffer.options().device(at::kCPU));
-    std::shared_ptr<Transfer> arrival = start(host, peer, channel, Direction::receive);
+    std::shared_ptr<Transfer> arrival = start(host, peer, channel, MessageDirection::receive);
     return std::make_shared<TransferToDevice>(std::move(arrival), std::move(host), buffer);
   }
 
@@ -266,7 +266,7 @@ class GlooCommunicator : public Communicator {
   }
   static std::string closed_text(int32_t peer) { return fmt::format("the link to rank {} has closed", peer); }
 
-  std::shared_ptr<QueuedTransfer> start(const at::Tensor& buffer, int32_t peer, Channel channel, Direction direction) {
+  std::shared_ptr<QueuedTransfer> start(const at::Tensor& buffer, int32_t peer, Channel channel, MessageDirection direction) {
     COTUNE_CHECK(peer >= 0 && peer < size_ && peer != rank_, "peer {} of rank {} of {}", peer, rank_, size_);
     COTUNE_CHECK(buffer.is_contiguous(), "a message that is not contiguous");
     const MessageDescription description{rank_, peer, direction, channel, static_cast<int64_t>(buffer.nbytes())};
@@ -276,7 +276,7 @@ class GlooCommunicator : public Communicator {
     if (*aborted_) throw CommunicationEnded(ended_text(description.text(), own_abort_text));
     if (lost_.contains(peer)) throw CommunicationEnded(ended_text(description.text(), closed_text(peer)));
     try {
-      work = direction == Direction::send ? group_->send(tensors, peer, tag_of(channel))
+      work = direction == MessageDirection::send ? group_->send(tensors, peer, tag_of(channel))
                                           : group_->recv(tensors, peer, tag_of(channel));
     } catch (const std::exception& error) {
       throw CommunicationEnded(ended_text(description.text(), *aborted_ ? own_abort_text : failure_text(error)));
@@ -333,7 +333,7 @@ class GlooCommunicator : public Communicator {
   std::condition_variable changed_;
   std::vector<int32_t> closed_;  ///< peers
   std::vector<std::function<void(int32_t peer)>> on_closed_;  ///< of all who watch; with closed_mutex_
-  std::map<std::tuple<int32_t, Channel, Direction>, MessageQueue> queues_;
+  std::map<std::tuple<int32_t, Channel, MessageDirection>, MessageQueue> queues_;
 };
 
 }  // namespace

@@ -8,7 +8,7 @@
 namespace cotune {
 
 std::string MessageDescription::text() const {
-  const bool sends = direction == Direction::send;
+  const bool sends = direction == MessageDirection::send;
   return fmt::format("rank {}: {} {} bytes ({}) {} rank {}", rank, sends ? "sending" : "receiving", bytes,
                      to_string(channel), sends ? "to" : "from", peer);
 }

@@ -14,11 +14,11 @@
 
 namespace cotune {
 
-enum class Direction { send, receive };
+enum class MessageDirection { send, receive };
 
 struct MessageDescription {
   int32_t rank, peer;
-  Direction direction;
+  MessageDirection direction;
   Channel channel;
   int64_t bytes;
   /// `rank 1: receiving 64 bytes (activation) from rank 0`

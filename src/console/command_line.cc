@@ -12,14 +12,17 @@
 #include <exception>
 #include <filesystem>
 #include <iostream>
+#include <sstream>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
 #include "base/bus_error.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
+#include "base/visible_text.h"
 
 namespace cotune {
 
@@ -93,6 +96,41 @@ std::string output_complaint(int reason) {
   return fmt::format("standard output: cannot be written: {}", std::strerror(reason));
 }
 
+/// The one place where messages of errors are printed. What they quote of names, paths and files may hold anything.
+void complain(std::string_view text) { write_to_standard_error(visible_text(text) + "\n"); }
+
+/// What the parser of command lines has to say: help, or a mistake. Returns the exit code.
+int say(const CLI::App& app, const CLI::ParseError& error) {
+  std::ostringstream mistake;
+  const int code = app.exit(error, std::cout, mistake);
+  write_to_standard_error(visible_text(mistake.str()));
+  return code == 0 ? 0 : 2;
+}
+
+/// What ends the program, as its user is told.
+struct Failure {
+  std::string text;
+  int exit_code = 1;
+};
+
+Failure failure_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const UserError& mistake) {
+    return {mistake.what(), 2};
+  } catch (const std::filesystem::filesystem_error& refused) {  // a folder of another user, links in a circle: as read_file says it
+    return {fmt::format("{}: {}", refused.path1().string(), refused.code().message()), refused.code() == std::errc::permission_denied ? 2 : 1};
+  } catch (const std::system_error& refused) {  // as fmt::print throws it where standard output cannot be written
+    if (std::ferror(stdout) != 0) return {output_complaint(refused.code().value())};
+    if (refused.code() != std::errc::resource_unavailable_try_again) return {refused.what()};
+    return {"no thread can be made: the system's limit of processes (ulimit -u, pids of a container) or of address space (ulimit -v) is reached"};
+  } catch (const InternalError& bug) {
+    return {bug.what(), 3};
+  } catch (const std::exception& other) {
+    return {other.what()};
+  }
+}
+
 int run_subcommand(std::span<const AddCommand> commands, std::string (*version)(), int argc, char** argv) {
   CLI::App app{"Fine-tunes many adapters at once on one shared, frozen language model."};
   app.name("cotune");
@@ -104,36 +142,22 @@ int run_subcommand(std::span<const AddCommand> commands, std::string (*version)(
     app.parse(argc, argv);
   } catch (const CLI::ExtrasError& error) {
     const std::string unexpected = unexpected_arguments(app);
-    if (unexpected.empty()) return app.exit(error) == 0 ? 0 : 2;
-    write_to_standard_error(unexpected + "--help lists the options\n");
+    if (unexpected.empty()) return say(app, error);
+    complain(unexpected + "--help lists the options");
     return 2;
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  } catch (const UserError& error) {
-    write_to_standard_error(fmt::format("{}\n", error.what()));
-    return 2;
-  } catch (const std::filesystem::filesystem_error& error) {  // a folder of another user, links in a circle: as read_file says it
-    write_to_standard_error(fmt::format("{}: {}\n", error.path1().string(), error.code().message()));
-    return error.code() == std::errc::permission_denied ? 2 : 1;
-  } catch (const std::system_error& error) {  // as fmt::print throws it where standard output cannot be written
-    const bool lacks_thread = error.code() == std::errc::resource_unavailable_try_again;
-    const std::string text = std::ferror(stdout) != 0 ? output_complaint(error.code().value())
-                             : lacks_thread           ? "no thread can be made: the system's limit of processes (ulimit -u, pids of a container) or of "
-                                                        "address space (ulimit -v) is reached"
-                                                      : error.what();
-    write_to_standard_error(fmt::format("{}\n", text));
-    return 1;
-  } catch (const InternalError& error) {
-    write_to_standard_error(fmt::format("{}\n", error.what()));
-    return 3;
-  } catch (const std::exception& error) {
-    write_to_standard_error(fmt::format("{}\n", error.what()));
-    return 1;
+    return say(app, error);
+  } catch (...) {
+    const Failure failure = failure_of(std::current_exception());
+    complain(failure.text);
+    return failure.exit_code;
   }
   return exit_code();
 }
 
 }  // namespace
+
+int exit_code_of(const std::exception_ptr& error) { return failure_of(error).exit_code; }
 
 int run_command_line(std::span<const AddCommand> commands, std::string (*version)(), int argc, char** argv) {
   report_bus_errors();

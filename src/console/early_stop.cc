@@ -4,7 +4,7 @@
 
 #include <csignal>
 
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
 
 namespace cotune {
 namespace {

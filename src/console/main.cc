@@ -12,7 +12,7 @@
 #include <tuple>
 #include <utility>
 
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
 #include "console/command_line.h"
 #include "console/early_stop.h"
 #include "console/run_commands.h"

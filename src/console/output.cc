@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/descriptor.h"
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
 
 namespace cotune {
 namespace {

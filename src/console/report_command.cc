@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "console/command_line.h"
 #include "console/output.h"
@@ -24,7 +25,9 @@ int write_report(const ReportArguments& arguments) {
   const RunLog log = read_run_log(arguments.run);
   const std::filesystem::path file =
       arguments.output.empty() ? std::filesystem::path(arguments.run) / "report.html" : std::filesystem::path(arguments.output);
-  write_output("--output", file, report_output, run_page(log, current_view(arguments.run).run.phase));
+  std::vector<std::string> damage;  // as in the log
+  write_output("--output", file, report_output, run_page(log, current_view(arguments.run, damage).run.phase));
+  tell_of_damage(log.damage);
   print_line(fmt::format("wrote {}", file.string()));
   return output_failed() ? 1 : 0;
 }

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "base/abrupt_exit.h"
 #include "base/error.h"
 #include "base/shell_quoted.h"
+#include "base/visible_text.h"
 #include "console/output.h"
 #include "control/client.h"
 #include "watch/run_log.h"
@@ -14,7 +16,7 @@
 
 namespace cotune {
 
-RunView current_view(const std::filesystem::path& run) {
+RunView current_view(const std::filesystem::path& run, std::vector<std::string>& damage) {
   bool is_silent = false;
   try {
     ControlClient client(run);
@@ -29,9 +31,15 @@ RunView current_view(const std::filesystem::path& run) {
   }
   const bool goes_on = is_being_trained(run);
   if (goes_on && !is_silent && is_starting(run)) return view_of_start(run);
-  RunView view = view_of(read_run_log(run), goes_on);
+  const RunLog log = read_run_log(run);
+  damage = log.damage;
+  RunView view = view_of(log, goes_on);
   if (is_silent && goes_on) view.run.phase = "unresponsive";
   return view;
+}
+
+void tell_of_damage(const std::vector<std::string>& damage) {
+  for (const std::string& each : damage) write_to_standard_error(visible_text(each) + "\n");
 }
 
 void print_view(const RunView& view) {

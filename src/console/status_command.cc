@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "console/command_line.h"
 #include "console/output.h"
@@ -17,7 +18,9 @@ struct StatusArguments {
 };
 
 int print_status(const StatusArguments& arguments) {
-  const RunView view = current_view(arguments.run);
+  std::vector<std::string> damage;
+  const RunView view = current_view(arguments.run, damage);
+  tell_of_damage(damage);
   if (arguments.json) {
     ControlReply reply;
     reply.view = view;

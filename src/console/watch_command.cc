@@ -201,7 +201,10 @@ int watch_run(const fs::path& run) {
   }
   // Its process writes the summary when its socket has gone.
   for (int i = 0; !goes_on && i < 100 && is_being_trained(run); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  print_view(current_view(run));
+  std::vector<std::string> damage;
+  const RunView view = current_view(run, damage);
+  tell_of_damage(damage);
+  print_view(view);
   return output_failed() ? 1 : 0;
 }
 

@@ -36,8 +36,9 @@ struct JobReport {
 struct RunReport {
   int64_t pid = 0;     ///< 0: no process trains in the folder
   std::string folder;
-  std::string phase;   ///< training (with pid 0: by a process that cannot be asked), idle (nothing to do: it waits for jobs), stopping; of a run without a process: ended, interrupted
-                       ///< (saved, --resume goes on, unless it is emulated), killed; loading: a process holds the folder and has not begun yet; unresponsive: it listens and does not answer
+  std::string phase;   ///< training (with pid 0: by a process that cannot be asked), idle (nothing to do: it waits for jobs), stopping; of a run
+                       ///< without a process: ended, interrupted (saved, --resume goes on, unless it is emulated), killed; loading: a process
+                       ///< holds the folder and has not begun yet; unresponsive: it listens and does not answer
   bool stay = false;   ///< waits for further jobs when all have ended
   bool emulated = false;  ///< nothing is computed: nothing of it is saved, and --resume cannot go on with it
   int64_t rounds = 0;  ///< of training

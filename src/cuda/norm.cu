@@ -8,7 +8,7 @@ namespace {
 // A block per row. The row is read twice: the second time it comes from the cache.
 constexpr int most_threads = 512;
 
-__device__ inline float normalised(float x, float inverse_rms, float weight) {
+__device__ inline float comparable_text(float x, float inverse_rms, float weight) {
   return __fmul_rn(__fmul_rn(x, inverse_rms), weight);
 }
 
@@ -31,7 +31,7 @@ __device__ inline void write_normalised(const X* x, int columns, const float* we
     if (kept != nullptr) store_part<whole>(kept, column, columns, values);
     load_floats<whole>(weight, column, columns, weights);
 #pragma unroll
-    for (int i = 0; i < part_size<T>; ++i) values[i] = normalised(values[i], inverse_rms, weights[i]);
+    for (int i = 0; i < part_size<T>; ++i) values[i] = comparable_text(values[i], inverse_rms, weights[i]);
     store_part<whole>(y, column, columns, values);
   });
 }

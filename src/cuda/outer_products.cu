@@ -289,7 +289,8 @@ class Launcher {
       for (int64_t rank = 0; rank < of.rank; rank += tile_ranks) {
         if (bundle != nullptr && bundle->tiles == bundle_tiles_) bundle = nullptr;
         const int64_t partial_values = count > 1 ? int64_t{count} * tile_ranks * width_ : 0;
-        const bool full = call_.tile_count == most_parts || call_.left_count + count > most_lefts || used_values_ + partial_values > workspace_values_ ||
+        const bool full = call_.tile_count == most_parts || call_.left_count + count > most_lefts ||
+                          used_values_ + partial_values > workspace_values_ ||
                           (bundle == nullptr && (call_.chunk_count + count > most_chunks || call_.bundle_count == most_bundles));
         if (full) {
           flush();

@@ -1,25 +1,13 @@
 #include "data/example.h"
 
-#include <fmt/format.h>
-
 #include "base/error.h"
-#include "data/tokenizer/unicode.h"
+#include "base/utf8.h"
+#include "base/visible_text.h"
 
 namespace cotune {
 namespace {
 
-std::string printable(const std::string& bytes) {
-  std::string out;
-  for (const char c : replace_invalid_utf8(bytes)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f) {
-      out += fmt::format("\\x{:02x}", byte);
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
+std::string printable(const std::string& bytes) { return visible_text(replace_invalid_utf8(bytes)); }
 
 }  // namespace
 

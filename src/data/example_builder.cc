@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "base/utf8.h"
 #include "data/records/alpaca.h"
 #include "data/records/chat_record.h"
 #include "data/records/token_padding.h"

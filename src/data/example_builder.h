@@ -4,7 +4,7 @@
 ///             learned spans (chat_template.h).
 /// sharegpt    {conversations: [{from, value}]}: as messages (sharegpt.h).
 /// completion  {prompt, completion}: prefix + tokens(prompt) + tokens(completion) + eos, the last two learned. Prompt and
-///             completion are tokenised apart, as in use, where the prompt is all that the model is given: no token
+///             completion are tokenized apart, as in use, where the prompt is all that the model is given: no token
 ///             straddles them, and joining them may give other tokens. Where both are lists of messages: one chat of both, in
 ///             which the completion's messages of the assistant are learned.
 /// alpaca      {instruction, input?, output}: as prompt and completion, with the prompt of Stanford Alpaca and a
@@ -14,11 +14,11 @@
 /// text        {text}: prefix + tokens(text) + eos, all learned but the first.
 ///
 /// Special tokens come from templates alone: in a chat, where they stand entirely within the template's own text; in
-/// the other formats nowhere in the data. The same characters in a message are plain characters. With SpecialTokens::parsed, prompt,
-/// completion, alpaca and text are read as a template's own text: what stands there of special tokens are tokens, and prefix and eos
-/// are added where the text does not begin or end with them itself. Between special
-/// tokens, template text and messages are tokenised as one string, so that tokens form across their borders as they do
-/// in use: where no message holds the text of a special token, the tokens equal those of the rendered text.
+/// the other formats nowhere in the data. The same characters in a message are plain characters. With SpecialTokens::parsed,
+/// prompt, completion, alpaca and text are read as a template's own text: what stands there of special tokens are tokens, and
+/// prefix and eos are added where the text does not begin or end with them itself. Between special tokens, template text and
+/// messages are tokenized as one string, so that tokens form across their borders as they do in use: where no message holds the
+/// text of a special token, the tokens equal those of the rendered text.
 /// A token of a chat is learned when at least one of its bytes is.
 #pragma once
 
@@ -86,7 +86,7 @@ class ExampleBuilder {
 
 /// Tokens and labels of a rendered text, by the rules above. Where a tokenizer changes the text first (normalisation),
 /// so that tokens cannot be matched to bytes, the stretch is cut at the borders of the learned spans and its parts are
-/// tokenised apart.
+/// tokenized apart.
 void encode_training_text(const TrainingText& text, const TextEncoder& encoder, Example& example);
 
 }  // namespace cotune

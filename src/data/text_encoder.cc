@@ -18,7 +18,8 @@ TokenizerEncoder::TokenizerEncoder(const Tokenizer& tokenizer, std::optional<int
 
 std::string TokenizerEncoder::hash() const {
   // Texts of tokenizers that mark spaces were encoded otherwise before, and so were those of tokenizers that have such added tokens.
-  const bool has_other = std::ranges::any_of(tokenizer_.added_tokens(), [](const AddedToken& token) { return !token.special || token.lstrip || token.rstrip; });
+  const bool has_other =
+      std::ranges::any_of(tokenizer_.added_tokens(), [](const AddedToken& token) { return !token.special || token.lstrip || token.rstrip; });
   return fmt::format("{} {}{}{}", tokenizer_.hash(), eos_id_.value_or(-1), marks_spaces() ? " whole" : "", has_other ? " added" : "");
 }
 

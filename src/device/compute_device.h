@@ -23,9 +23,9 @@ struct ComputeDevice {
 };
 
 /// wish: `cpu`, `cuda`, or `auto`, which takes the first CUDA device (of those that CUDA_VISIBLE_DEVICES leaves) and
-/// falls back to the CPU without one; or `emulated:FILE`, where the file is the caller's to read. The device chosen is activated. place: of the wish, for the message. Before the
-/// first tensor. local_rank: of this process among those of its machine, which share its CUDA devices in turn. Throws UserError
-/// where cuda is wished for and cannot be had; the message says what is missing.
+/// falls back to the CPU without one; or `emulated:FILE`, where the file is the caller's to read. The device chosen is activated. place: of the wish,
+/// for the message. Before the first tensor. local_rank: of this process among those of its machine, which share its CUDA devices in turn. Throws
+/// UserError where cuda is wished for and cannot be had; the message says what is missing.
 ComputeDevice choose_device(const std::string& wish, const std::string& place, const PluginSearch& search = {},
                             int local_rank = 0);
 

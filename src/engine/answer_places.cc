@@ -15,7 +15,7 @@ constexpr size_t places_ahead = 16;
 
 AnswerPlaces::AnswerPlaces(const Backbone& model, int64_t at_once, int64_t bytes)
     : bytes_per_token_(cached_bytes_per_token(model)),
-      longest_(model.positions()),
+      longest_(model.config().context_length),
       places_(at_once > 0 ? at_once : most_places),
       bytes_(at_once > 0 ? std::numeric_limits<int64_t>::max() : bytes) {}
 

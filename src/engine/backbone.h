@@ -32,8 +32,8 @@ struct BackboneUse {
 };
 
 /// The frozen base model, or the part of it that one rank of a tensor-parallel group has: immutable but for the length of rows it
-/// is ready for and the use that it is put to, loaded once per process and device, shared by all jobs. The ranks of a group together hold each weight once, but
-/// for norms, rotary tables and kv heads that several of them need.
+/// is ready for and the use that it is put to, loaded once per process and device, shared by all jobs. The ranks of a group together hold each weight
+/// once, but for norms, rotary tables and kv heads that several of them need.
 class Backbone {
  public:
   /// Reads and packs the weights, layer by layer; the file's pages are dropped as it goes. compute: bfloat16, float32 or

@@ -40,7 +40,8 @@ void Stage::emulate_collectives(const Operator& op, MicrobatchState& state) {
   const int64_t rows = state.labels.size(0);
   if ((!trains && op.kind != OperatorKind::loss_head) || rows == 0) return;
   if (state.slices) group_->emulate(Collective::all_gather, rows * hidden * element);
-  const int64_t chunk = sharded_head_rows(backbone_->vocabulary().count, backbone_->compute(), backbone_->device(), head_workspace_bytes_);
+  const int64_t chunk =
+      sharded_head_rows(largest_vocabulary_share(backbone_->config(), ranks), backbone_->compute(), backbone_->device(), head_workspace_bytes_);
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     group_->emulate(Collective::all_reduce, (trains ? ranks + 1 : 3 * ranks + 1) * std::min(chunk, rows - begin) * sum_element);
   }

@@ -29,9 +29,9 @@ void check_request(const GenerationRequest& request, const Backbone& model) {
   const ModelConfig& config = model.config();
   if (request.prompt.empty()) throw_user_error("the prompt is empty");
   const auto length = static_cast<int64_t>(request.prompt.size());
-  if (length >= model.positions()) {
+  if (length >= config.context_length) {
     throw_user_error("the prompt has {}; the model's context holds {}, an answer included", counted(length, "token"),
-                     model.positions());
+                     config.context_length);
   }
   for (const int32_t token : request.prompt) {
     if (token < 0 || token >= config.vocabulary_size) {
@@ -75,7 +75,7 @@ int64_t cached_bytes_per_token(const Backbone& model) {
 
 CachedSequence CachedSequence::copy(int64_t more_tokens) const {
   const MemoryScope scope(MemoryKind::chain_kv);
-  CachedSequence other(adapter_);
+  CachedSequence other(adapter_, longest_);
   other.tokens_ = tokens_;
   const auto used = static_cast<int64_t>(tokens_.size());
   for (const ChainCache& layer : layers_) {
@@ -88,8 +88,8 @@ int64_t CachedSequence::room() const {
   return layers_.empty() ? 0 : layers_.front().keys.size(0) - static_cast<int64_t>(tokens_.size());
 }
 
-Generator::Generator(std::shared_ptr<const Backbone> backbone, int64_t token_budget)
-    : stage_(backbone, whole_model(backbone->config())), token_budget_(token_budget) {
+Generator::Generator(std::shared_ptr<Backbone> backbone, int64_t token_budget)
+    : backbone_(std::move(backbone)), stage_(backbone_, whole_model(backbone_->config())), token_budget_(token_budget) {
   COTUNE_CHECK(token_budget_ > 0);
 }
 
@@ -134,8 +134,11 @@ std::vector<Generator::Group> Generator::groups_of(const std::vector<std::unique
 void Generator::share_prompt(const Group& group) {
   const CachedSequence& fed = *group.answers.front()->sequence;
   for (Answering* answering : std::span(group.answers).subspan(1)) {
-    answering->own = fed.copy(fed.room());
-    answering->answer.reused_tokens = static_cast<int64_t>(fed.tokens().size());
+    const auto used = static_cast<int64_t>(fed.tokens().size());
+    const int64_t longest = answering->own.longest_;
+    answering->own = fed.copy(std::min(fed.room(), longest - used));
+    answering->own.longest_ = longest;
+    answering->answer.reused_tokens = used;
   }
 }
 
@@ -162,7 +165,9 @@ void Generator::begin(GenerationRequest request, size_t number, std::vector<std:
   check_request(request, stage_.backbone());
   auto answering = std::make_unique<Answering>();
   answering->number = number;
-  answering->own = CachedSequence(request.adapter);
+  const auto length = static_cast<int64_t>(request.prompt.size());
+  const int64_t left = stage_.backbone().config().context_length - length;
+  answering->own = CachedSequence(request.adapter, length + std::min(request.max_new_tokens, left));
   answering->sequence = request.memory != nullptr ? request.memory : &answering->own;
   keep_common_prefix(*answering->sequence, request.prompt);
   answering->answer.reused_tokens = static_cast<int64_t>(answering->sequence->tokens().size());
@@ -178,7 +183,7 @@ std::optional<StopReason> Generator::take_token(Answering& answering, const Gene
   answer.tokens.push_back(*answering.chosen);
   std::optional<StopReason> end;
   const auto count = static_cast<int64_t>(answer.tokens.size());
-  if (static_cast<int64_t>(request.prompt.size()) + count >= stage_.backbone().positions()) end = StopReason::context_length;
+  if (static_cast<int64_t>(request.prompt.size()) + count >= stage_.backbone().config().context_length) end = StopReason::context_length;
   if (count >= request.max_new_tokens) end = StopReason::max_new_tokens;
   if (callbacks.on_token) {
     if (const auto wish = callbacks.on_token(answering.number, *answering.chosen)) end = wish;
@@ -320,14 +325,17 @@ bool Generator::feed_all(std::span<const Feed> feeds, std::span<const size_t> fi
   return true;
 }
 
-void Generator::make_room(CachedSequence& sequence, int64_t tokens) const {
+void Generator::make_room(CachedSequence& sequence, int64_t tokens) {
   const Backbone& model = stage_.backbone();
+  const int64_t context = model.config().context_length;
+  const int64_t longest = sequence.longest_ > 0 ? std::min(sequence.longest_, context) : context;
   const auto used = static_cast<int64_t>(sequence.tokens_.size());
-  COTUNE_CHECK(used + tokens <= model.positions(), "{} tokens behind {} exceed the context", tokens, used);
+  COTUNE_CHECK(used + tokens <= longest, "{} tokens behind {} exceed the {} of the sequence", tokens, used, longest);
+  if (used + tokens > model.positions()) backbone_->allow_rows(std::max(used + tokens, 2 * model.positions()));
   const int64_t capacity = sequence.layers_.empty() ? 0 : sequence.layers_.front().keys.size(0);
   if (used + tokens <= capacity) return;
   const int64_t wanted = std::max(2 * capacity, (used + tokens + room_step - 1) / room_step * room_step);
-  const int64_t larger = std::min(wanted, model.positions());
+  const int64_t larger = std::min(wanted, longest);
   const MemoryScope scope(MemoryKind::chain_kv);
   if (sequence.layers_.empty()) {
     const at::Tensor empty = at::empty({0, model.attention_shape().kv_columns()},

@@ -17,23 +17,25 @@
 namespace cotune {
 
 /// Tokens that went through the model, with their keys and values: 2 · layers · kv columns elements a token, charged as
-/// chain_kv. Room for a feed is made at once; it grows by doubling, up to the model's context. Belongs to one Generator's
+/// chain_kv. Room for a feed is made at once; it grows by doubling, up to `longest` tokens. Belongs to one Generator's
 /// backbone and one adapter, whose parameters must not change while it is used.
 class CachedSequence {
  public:
-  explicit CachedSequence(Adapter* adapter = nullptr) : adapter_(adapter) {}
+  /// longest: the most tokens that it will hold; 0: as many as the model's context.
+  explicit CachedSequence(Adapter* adapter = nullptr, int64_t longest = 0) : adapter_(adapter), longest_(longest) {}
   Adapter* adapter() const { return adapter_; }
   const std::vector<int32_t>& tokens() const { return tokens_; }
   /// Forgets all tokens but the first `count`.
   void truncate(int64_t count) { tokens_.resize(static_cast<size_t>(count)); }
   /// Further tokens that its memory has a place for.
   int64_t room() const;
-  /// With keys and values of its own, and room for exactly so many more tokens.
+  /// With keys and values of its own, and room for exactly so many more tokens; it may become as long as this one.
   CachedSequence copy(int64_t more_tokens = 0) const;
 
  private:
   friend class Generator;
   Adapter* adapter_;
+  int64_t longest_;
   std::vector<int32_t> tokens_;
   std::vector<ChainCache> layers_;
 };
@@ -93,19 +95,20 @@ struct Likelihood {
   bool is_greedy = true;       ///< each label is the likeliest token at its place
 };
 
-/// Not thread-safe. Keeps nothing between two calls.
+/// Not thread-safe. Keeps nothing between two calls, but that the backbone is ready for longer rows where tokens went beyond those that it
+/// was ready for: nothing else may compute with it during a call then.
 class Generator {
  public:
   /// token_budget: tokens that go through the model at once; longer prompts are cut. Results do not depend on it but for
   /// rounding.
-  explicit Generator(std::shared_ptr<const Backbone> backbone, int64_t token_budget = 1024);
+  explicit Generator(std::shared_ptr<Backbone> backbone, int64_t token_budget = 1024);
   const Backbone& backbone() const { return stage_.backbone(); }
 
   /// Throws UserError for a prompt that is empty, has tokens beyond the model's vocabulary, or leaves no room in its context.
   void check(std::span<const GenerationRequest> requests) const;
   /// One answer per request, in their order. Of requests that begin together without memory, with equal prompts and adapters, one goes
-  /// through the model with its prompt, and the others get copies of its keys and values. All run at once: memory for keys and values is the caller's to bound.
-  /// An answer depends on its own request alone (equal bits where our kernels run; up to rounding elsewhere).
+  /// through the model with its prompt, and the others get copies of its keys and values. All run at once: memory for keys and values is the caller's
+  /// to bound. An answer depends on its own request alone (equal bits where our kernels run; up to rounding elsewhere).
   /// Throws UserError as check() does, before anything is computed.
   std::vector<GeneratedAnswer> generate(std::span<const GenerationRequest> requests,
                                         const GenerationCallbacks& callbacks = {});
@@ -153,8 +156,9 @@ class Generator {
   bool feed_for_logits(std::span<const Feed> feeds, const std::function<void(size_t, std::span<const double>)>& on_logits,
                        const std::function<bool()>& interrupted);
   void run_pass(std::span<const Piece> pieces, std::span<const Feed> feeds, std::span<const size_t> first_places, const OnRows& on_rows);
-  void make_room(CachedSequence& sequence, int64_t tokens) const;
+  void make_room(CachedSequence& sequence, int64_t tokens);
 
+  std::shared_ptr<Backbone> backbone_;
   Stage stage_;
   int64_t token_budget_;
   std::vector<Adapter*> listed_adapters_;  ///< that operators_ are for

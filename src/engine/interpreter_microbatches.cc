@@ -42,7 +42,7 @@ void Interpreter::forward(const Action& action) {
 
 TensorShard Interpreter::shard() const {
   TensorShard shard = backbone_->shard();
-  shard.divides_tokens = layout_.divides_tokens();
+  shard.is_sequence_parallel = layout_.is_sequence_parallel();
   return shard;
 }
 
@@ -172,8 +172,8 @@ void Interpreter::receive(const Action& action) {
     return;
   }
   const Place& at = place(action);
-  const std::vector<int64_t> slices = token_slices(at.microbatch->token_count(), layout_.divides_tokens() ? shard().count : 1);
-  const auto own = static_cast<size_t>(layout_.divides_tokens() ? shard().index : 0);
+  const std::vector<int64_t> slices = token_slices(at.microbatch->token_count(), layout_.is_sequence_parallel() ? shard().count : 1);
+  const auto own = static_cast<size_t>(layout_.is_sequence_parallel() ? shard().index : 0);
   messages_->post(action, slices[own + 1] - slices[own], static_cast<int64_t>(at.jobs.size()));
 }
 

@@ -143,9 +143,9 @@ int64_t LayerRecord::bytes() const {
   return total;
 }
 
-MicrobatchState make_microbatch_state(const Microbatch& microbatch, Layout layout,
-                                      const std::map<int32_t, JobRound*>& rounds, ChainCaches& chains, LayerRange layers, const AttentionShape& attention,
-                                      at::ScalarType compute, at::Device device, const TensorShard& shard) {
+MicrobatchState make_microbatch_state(const Microbatch& microbatch, Layout layout, const std::map<int32_t, JobRound*>& rounds, ChainCaches& chains,
+                                      LayerRange layers, const AttentionShape& attention, at::ScalarType compute, at::Device device,
+                                      const TensorShard& shard) {
   const MemoryScope scope(MemoryKind::workspace);
   MicrobatchState state;
   Rows rows;
@@ -184,7 +184,7 @@ MicrobatchState make_microbatch_state(const Microbatch& microbatch, Layout layou
     for (const AttentionSegment& segment : state.segments) begins.push_back(static_cast<int32_t>(segment.begin + segment.count));
     state.segment_begins = to_tensor(begins, at::kInt, device);
   }
-  if (shard.divides_tokens) state.slices = slices_of(rows, state.job_rows, shard);
+  if (shard.is_sequence_parallel) state.slices = slices_of(rows, state.job_rows, shard);
   state.tokens = to_tensor(rows.tokens, at::kLong, device);
   state.positions = to_tensor(rows.positions, at::kInt, device);
   state.example_keys = to_tensor(rows.example_keys, at::kLong, device);

@@ -102,8 +102,8 @@ struct MicrobatchState {
 /// how many pads the neighbours demand. rounds: by job id. Chains get their caches in `chains` (created at the first
 /// chunk, sized for the whole row, one for each of the stage's layers, at the layer's own index; the last chunk takes them out).
 /// shard: whose slice of the tokens `slices` are of, where its group divides them.
-MicrobatchState make_microbatch_state(const Microbatch& microbatch, Layout layout,
-                                      const std::map<int32_t, JobRound*>& rounds, ChainCaches& chains, LayerRange layers, const AttentionShape& attention,
-                                      at::ScalarType compute, at::Device device, const TensorShard& shard = {});
+MicrobatchState make_microbatch_state(const Microbatch& microbatch, Layout layout, const std::map<int32_t, JobRound*>& rounds, ChainCaches& chains,
+                                      LayerRange layers, const AttentionShape& attention, at::ScalarType compute, at::Device device,
+                                      const TensorShard& shard = {});
 
 }  // namespace cotune

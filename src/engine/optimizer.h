@@ -10,9 +10,9 @@ namespace cotune {
 bool steps_on_host(const Adapter& adapter);
 
 /// What the stages of a pipeline tell each other of a job's step, one summand each: Σ g² over the gradients of these layers (of a
-/// tensor-parallel group's shard: over those that no rank before it counts),
-/// and the sum of the losses, where the stage has the head and `has_head` says so. f64 [2], on the adapter's device.
-/// On the host the losses are those of round.loss_sum, elsewhere the ones that are unread.
+/// tensor-parallel group's shard: over those that no rank before it counts), and the sum of the losses, where the stage has the
+/// head and `has_head` says so. f64 [2], on the adapter's device. On the host the losses are those of round.loss_sum, elsewhere the
+/// ones that are unread.
 at::Tensor step_record(const JobRound& round, LayerRange layers, bool has_head, const UnreadResults& unread);
 
 /// One optimizer step of one job on these layers: clipping by the whole gradient's norm alone, AdamW or SGD as torch.optim

@@ -138,14 +138,14 @@ std::exception_ptr ProcessRank::run(Work& work, const std::function<void()>& pre
   time_.weight_bytes = memory.peak_bytes[static_cast<size_t>(MemoryKind::weights)];
   time_.whole_weight_bytes = backbone_->whole_weight_bytes();
   if (!has_begun_) return error;
-  time_.waited = interpreter_->waited_s();
+  time_.waited_s = interpreter_->waited_s();
   time_.sent = interpreter_->sent();
   time_.collectives = group ? group->collectives() : 0;
   time_.group_bytes = group ? group->sent_bytes() : 0;
-  time_.exposed = group ? group->waited_s() : 0;
-  time_.gathering = interpreter_->gathering_s();
+  time_.exposed_s = group ? group->waited_s() : 0;
+  time_.gathering_s = interpreter_->gathering_s();
   if (exchange) {
-    time_.exchanging = exchange->waited_s();
+    time_.exchanging_s = exchange->waited_s();
     time_.exchanged_bytes = exchange->sent_bytes();
     time_.exchange_spans = since(begin_s, exchange->spans());
     exchange.reset();  // its thread ends

@@ -25,7 +25,7 @@ enum class RankCommand {
   divide,         ///< the model, as these layouts of replicas say: let go of all adapters and of weights that they leave to others, read those that
                   ///< are missing; answer: what weights take, and their forms. A join follows; where a rank has failed, another divide
   end_selection,  ///< answer: what was chosen in the rank's layers; of those that divide layers, only the first one's
-  end,            ///< all is well, or not; no answer
+  end,            ///< all is well, or not, and the exit code; no answer
 };
 
 nlohmann::json to_json(RankCommand command);

@@ -16,7 +16,7 @@ namespace cotune {
 RankFollower::RankFollower(std::shared_ptr<Backbone> backbone, std::vector<PipelineLayout> layouts, RankLinks links)
     : rank_(backbone, std::move(layouts), std::move(links)), backbone_(std::move(backbone)) {}
 
-bool RankFollower::serve() try {
+WorkEnd RankFollower::serve() try {
   while (true) {
     const Json command = receive_broadcast(rank_.control());
     const RankCommand kind = command_of(command);
@@ -25,7 +25,7 @@ bool RankFollower::serve() try {
       continue;
     }
     rank_.end();
-    return command.at("well").get<bool>();
+    return {command.at("well").get<bool>(), command.at("exit_code").get<int>()};
   }
 } catch (const CommunicationEnded&) {
   rank_.at_loss();

@@ -11,6 +11,12 @@
 
 namespace cotune {
 
+/// How the first rank has ended the work.
+struct WorkEnd {
+  bool well = true;   ///< by no exception
+  int exit_code = 0;  ///< of its program, and so of all
+};
+
 /// One of several processes that are ranks, but not the first: computes its stages as that one
 /// (rank_leader.h) tells it to. It has adapters of its own, with the parameters of its layers alone, or its
 /// part of them.
@@ -26,9 +32,8 @@ class RankFollower {
   /// Of its backbone, when the model is divided anew.
   ChangeWeights change_weights;
 
-  /// Takes commands until the first rank ends the work; whether that rank has not failed. What fails here is
-  /// that rank's to judge. Throws CommunicationEnded where a rank is gone.
-  bool serve();
+  /// Takes commands until the first rank ends the work. What fails here is that rank's to judge. Throws CommunicationEnded where a rank is gone.
+  WorkEnd serve();
 
  private:
   using Json = nlohmann::json;

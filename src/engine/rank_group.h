@@ -39,8 +39,8 @@ class RankGroup {
 
   /// Of processes, between runs: the model is divided as these layouts of replicas say from now on. Ranks let go of all adapters, so jobs are to be
   /// shared anew, and of the frozen weights that they leave to others; they read those that they lack. Bytes that weights take at most on a
-  /// rank. If what a rank met with leaves as an exception (MemoryLimitExceeded, UserError, SystemError), nothing but another divide() may follow. Throws CommunicationEnded
-  /// where a rank is gone or the new groups cannot be made.
+  /// rank. If what a rank met with leaves as an exception (MemoryLimitExceeded, UserError, SystemError), nothing but another divide() may follow.
+  /// Throws CommunicationEnded where a rank is gone or the new groups cannot be made.
   virtual int64_t divide(std::vector<PipelineLayout> /*layouts*/) { COTUNE_CHECK(false, "threads are made anew"); }
 
   /// Called after each operator by every rank of this process. Between runs. What it throws breaks the run off.

@@ -11,6 +11,7 @@
 #include "engine/rank_work_json.h"
 #include "engine/replica_rounds.h"
 #include "engine/shared_adapter_json.h"
+#include "ops/within_memory.h"
 #include "schedule/pipeline/rank_place.h"
 #include "schedule/pipeline/weight_copies.h"
 
@@ -45,8 +46,10 @@ RankLeader::~RankLeader() {
     return;
   }
   try {
+    const bool well = std::uncaught_exceptions() == 0;
     Json command = to_json(RankCommand::end);
-    command["well"] = std::uncaught_exceptions() == 0;
+    command["well"] = well;
+    command["exit_code"] = exit_code ? exit_code() : well ? 0 : 1;
     tell(command);
     rank_.end();
   } catch (const std::exception&) {

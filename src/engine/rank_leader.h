@@ -1,6 +1,7 @@
 #pragma once
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -21,6 +22,9 @@ class RankLeader : public RankGroup {
   RankLeader(std::shared_ptr<const Backbone> backbone, std::vector<PipelineLayout> layouts, RankLinks links);
   /// Of this rank's backbone: called by divide().
   ChangeWeights change_weights;
+
+  /// What the program of the others is to end with, as this one's: asked when this is destroyed. Empty: 0, or 1 where an exception does that.
+  std::function<int()> exit_code;
 
   /// Ends the others' work; where a command was broken off, by ending the group. If it has ended already they
   /// know.

@@ -108,7 +108,8 @@ void RankMessages::send(const Action& action, size_t index, const at::Tensor& ro
     leaving.pop_front();
   }
   leaving.push_back({communicator_.send(buffer, action.peer, channel_of(action.kind)), span});
-  sent_ += {1, record_bytes(own_records.size(0)) + bytes};
+  const int64_t of_emulation = record_bytes(records.size(0)) - record_bytes(own_records.size(0));
+  sent_ += {1, static_cast<int64_t>(buffer.nbytes()) - of_emulation};
 }
 
 SimulatedSpan RankMessages::on_link(int32_t peer, int64_t bytes) {

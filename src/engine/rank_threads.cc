@@ -56,6 +56,9 @@ RankThreads::RankThreads(std::vector<ReplicaRanks> replicas, int threads) {
   } catch (const std::system_error& error) {
     close();
     throw SystemError(fmt::format("a thread for each of {} ranks cannot be had: {}", count, error.what()));
+  } catch (...) {  // the destructor does not follow
+    close();
+    throw;
   }
 }
 
@@ -225,8 +228,8 @@ void RankThreads::run_on(Rank& rank) {
                           exchange ? &*exchange : nullptr);
     time.collectives = group ? group->collectives() : 0;
     time.group_bytes = group ? group->sent_bytes() : 0;
-    time.exposed = group ? group->waited_s() : 0;
-    time.exchanging = exchange ? exchange->waited_s() : 0;
+    time.exposed_s = group ? group->waited_s() : 0;
+    time.exchanging_s = exchange ? exchange->waited_s() : 0;
     time.exchanged_bytes = exchange ? exchange->sent_bytes() : 0;
     if (exchange) time.exchange_spans = since(begin_s_, exchange->spans());
   } catch (...) {
@@ -235,7 +238,7 @@ void RankThreads::run_on(Rank& rank) {
   exchange.reset();  // which waits for its thread
   rank.progress->end_run();
   time.seconds = rank.interpreter->ended_s() - begin_s_;
-  time.waited = rank.interpreter->waited_s();
+  time.waited_s = rank.interpreter->waited_s();
   time.sent = rank.interpreter->sent();
   time.peak_bytes = rank.memory.peak_bytes();
   time.spans = since(begin_s_, rank.interpreter->spans());
@@ -278,7 +281,7 @@ void RankThreads::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
   std::vector<RankTime> rank_times;
   for (const auto& rank : ranks_) rank_times.push_back(std::move(rank->time));
   times_ = times_of_ranks(layouts_, std::move(rank_times));
-  times_.round_bytes = {memory_usage().recent_peak_live_bytes - bytes_before};
+  times_.round_bytes = memory_usage().recent_peak_live_bytes - bytes_before;
   if (first_error_ != nullptr) complete_steps();
   merge_results(layouts_, plans, rounds_by_rank(), rounds);
   if (has_shards()) {

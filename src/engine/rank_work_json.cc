@@ -65,7 +65,7 @@ Json layout_to_json(const PipelineLayout& layout) {
   Json stages = Json::array();
   for (const StageShape& stage : layout.stages) {
     stages.push_back({stage.first_layer, stage.last_layer, stage.has_embedding, stage.has_head, stage.tensor_parallel,
-                      stage.divides_tokens});
+                      stage.is_sequence_parallel});
   }
   return {{"stages", std::move(stages)}, {"stage_rank", layout.stage_rank}, {"shards_weights", layout.shards_weights}};
 }
@@ -78,7 +78,7 @@ PipelineLayout layout_from_json(const Json& json) {
                              .has_embedding = stage.at(2).get<bool>(),
                              .has_head = stage.at(3).get<bool>(),
                              .tensor_parallel = stage.at(4).get<int64_t>(),
-                             .divides_tokens = stage.at(5).get<bool>()});
+                             .is_sequence_parallel = stage.at(5).get<bool>()});
   }
   layout.stage_rank = json.at("stage_rank").get<std::vector<int32_t>>();
   layout.shards_weights = json.at("shards_weights").get<bool>();

@@ -243,6 +243,7 @@ HeadShard Stage::head_shard(const MicrobatchState& state) const {
   return {.index = shard.index,
           .count = shard.count,
           .first_token = backbone_->vocabulary().begin,
+          .largest_share = largest_vocabulary_share(backbone_->config(), shard.count),
           .all_reduce = [this](at::Tensor& values) { group_->all_reduce(values); },
           .sum_gradients = [this, &state](const at::Tensor& partial) {
             return state.slices ? group_->finish(group_->start_scattered_sum(partial, state.slices->scored)) : group_->sum(partial);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
 #include "data/tokenizer/unicode.h"
 
 namespace cotune {
@@ -11,7 +12,7 @@ bool is_punctuation(char c) { return (c >= '!' && c <= '/') || (c >= ':' && c <=
 
 }  // namespace
 
-std::string normalised(std::string_view given, const MatchRules& rules) {
+std::string comparable_text(std::string_view given, const MatchRules& rules) {
   std::string text = replace_invalid_utf8(given);
   if (rules.ignore_punctuation) std::erase_if(text, is_punctuation);
   if (rules.ignore_case)

@@ -13,10 +13,10 @@ struct MatchRules {
 };
 
 /// The text as it is compared: without punctuation, then in lower case, then stripped.
-std::string normalised(std::string_view text, const MatchRules& rules);
+std::string comparable_text(std::string_view text, const MatchRules& rules);
 
 inline bool is_match(std::string_view answer, std::string_view reference, const MatchRules& rules) {
-  return normalised(answer, rules) == normalised(reference, rules);
+  return comparable_text(answer, rules) == comparable_text(reference, rules);
 }
 
 }  // namespace cotune

@@ -19,7 +19,7 @@ struct Part {
 /// Hands out all questions to all adapters, in parts that fit in memory together.
 class Parts {
  public:
-  Parts(size_t adapter_count, std::span<const TokenisedChoices> questions, int64_t tokens)
+  Parts(size_t adapter_count, std::span<const TokenizedChoices> questions, int64_t tokens)
       : adapter_count_(adapter_count), questions_(questions), tokens_(tokens) {}
 
   /// Nothing at the end.
@@ -27,7 +27,7 @@ class Parts {
     std::vector<Part> parts;
     int64_t left = tokens_;
     while (question_ < questions_.size()) {
-      const TokenisedChoices& question = questions_[question_];
+      const TokenizedChoices& question = questions_[question_];
       const auto length = static_cast<int64_t>(question.question.size());
       left -= length;
       size_t last = choice_;
@@ -53,7 +53,7 @@ class Parts {
 
  private:
   size_t adapter_count_;
-  std::span<const TokenisedChoices> questions_;
+  std::span<const TokenizedChoices> questions_;
   int64_t tokens_;
   size_t adapter_ = 0, question_ = 0, choice_ = 0;  ///< of the next part
 };
@@ -61,7 +61,7 @@ class Parts {
 }  // namespace
 
 std::optional<std::vector<std::vector<std::vector<Likelihood>>>> choice_likelihoods(
-    Generator& generator, std::span<Adapter* const> adapters, std::span<const TokenisedChoices> questions, int64_t bytes,
+    Generator& generator, std::span<Adapter* const> adapters, std::span<const TokenizedChoices> questions, int64_t bytes,
     const std::function<bool()>& interrupted, const std::function<void(size_t done)>& on_progress) {
   std::vector<std::vector<std::vector<Likelihood>>> results(adapters.size(), std::vector<std::vector<Likelihood>>(questions.size()));
   Parts all(adapters.size(), questions, std::min(tokens_at_once, bytes / cached_bytes_per_token(generator.backbone())));
@@ -70,7 +70,7 @@ std::optional<std::vector<std::vector<std::vector<Likelihood>>>> choice_likeliho
     std::deque<std::vector<int32_t>> inputs;
     std::vector<Generator::LabelledFeed> beginnings, endings;
     for (const Part& part : parts) {
-      const TokenisedChoices& question = questions[part.question];
+      const TokenizedChoices& question = questions[part.question];
       COTUNE_CHECK(!question.question.empty());
       CachedSequence& sequence = shared.emplace_back(adapters[part.adapter]);
       const auto begin = std::span(question.question).first(question.question.size() - 1);
@@ -78,7 +78,7 @@ std::optional<std::vector<std::vector<std::vector<Likelihood>>>> choice_likeliho
     }
     if (!beginnings.empty() && !generator.likelihoods(beginnings, interrupted)) return std::nullopt;
     for (size_t i = 0; i < parts.size(); ++i) {
-      const TokenisedChoices& question = questions[parts[i].question];
+      const TokenizedChoices& question = questions[parts[i].question];
       for (size_t k = parts[i].first_choice; k < parts[i].last_choice; ++k) {
         const std::vector<int32_t>& choice = question.choices[k];
         COTUNE_CHECK(!choice.empty());

@@ -12,7 +12,7 @@
 namespace cotune {
 
 /// A question as tokens, and the tokens of each choice behind it. All have at least one.
-struct TokenisedChoices {
+struct TokenizedChoices {
   std::vector<int32_t> question;
   std::vector<std::vector<int32_t>> choices;
 };
@@ -23,7 +23,7 @@ struct TokenisedChoices {
 /// another; where they do not for one, choices do. A question with one choice is in memory in any case.
 /// Nothing where `interrupted` said so. on_progress: questions that are done.
 std::optional<std::vector<std::vector<std::vector<Likelihood>>>> choice_likelihoods(
-    Generator& generator, std::span<Adapter* const> adapters, std::span<const TokenisedChoices> questions, int64_t bytes,
+    Generator& generator, std::span<Adapter* const> adapters, std::span<const TokenizedChoices> questions, int64_t bytes,
     const std::function<bool()>& interrupted = {}, const std::function<void(size_t done)>& on_progress = {});
 
 }  // namespace cotune

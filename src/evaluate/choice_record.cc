@@ -50,7 +50,7 @@ size_t answer_in(const ordered_json& record, const std::vector<std::string>& cho
   if (answer.is_number_integer()) {
     number = answer.get<int64_t>();
   } else if (answer.is_string()) {
-    const std::string text = normalised(answer.get<std::string>(), {});
+    const std::string text = comparable_text(answer.get<std::string>(), {});
     const auto place_in = [&](const std::vector<std::string>& texts) {
       const auto found = std::ranges::find_if(texts, [&](const std::string& each) { return is_match(each, text, {}); });
       return found == texts.end() ? -1 : found - texts.begin();
@@ -96,7 +96,7 @@ ChoiceRecord choice_record_of(const ordered_json& record) {
   }
   if (result.choices.size() < 2) throw RecordError("choices", fmt::format("expected at least two texts, found {}", result.choices.size()));
   for (size_t i = 0; i < result.choices.size(); ++i) {
-    if (normalised(result.choices[i], {}).empty()) throw RecordError(fmt::format("choices[{}]", i), "is empty");
+    if (comparable_text(result.choices[i], {}).empty()) throw RecordError(fmt::format("choices[{}]", i), "is empty");
   }
   if (!labels.empty() && labels.size() != result.choices.size()) {
     throw RecordError("choices.label", fmt::format("has {} entries for {} texts", labels.size(), result.choices.size()));

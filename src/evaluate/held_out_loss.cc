@@ -26,6 +26,14 @@ Batch batch_of(const Dataset& data, int64_t begin, int64_t end) {
   return batch;
 }
 
+int64_t longest_row(std::span<const EvaluationPair> pairs) {
+  int64_t longest = 0;
+  for (const EvaluationPair& pair : pairs) {
+    for (int64_t i = 0; i < pair.data->size(); ++i) longest = std::max(longest, pair.data->length(i));
+  }
+  return longest;
+}
+
 void take(const JobRound& round, ExampleLosses& losses) {
   for (size_t row = 0; row < round.batch->rows.size(); ++row) {
     const auto& learned = round.batch->rows[row].learned;
@@ -38,9 +46,9 @@ void take(const JobRound& round, ExampleLosses& losses) {
 
 }  // namespace
 
-std::optional<std::vector<ExampleLosses>> held_out_losses(const std::shared_ptr<const Backbone>& backbone,
-                                                          std::span<const EvaluationPair> pairs, const EvaluationCallbacks& callbacks,
-                                                          int64_t token_budget) {
+std::optional<std::vector<ExampleLosses>> held_out_losses(const std::shared_ptr<Backbone>& backbone, std::span<const EvaluationPair> pairs,
+                                                          const EvaluationCallbacks& callbacks, int64_t token_budget) {
+  backbone->allow_rows(longest_row(pairs));
   Interpreter interpreter(backbone);
   interpreter.observe([&](const Operator&, const MicrobatchState&, double) {
     if (callbacks.interrupted && callbacks.interrupted()) throw EvaluationStopped();

@@ -35,9 +35,8 @@ struct EvaluationCallbacks {
 
 /// The losses of each pair. Examples of several adapters share microbatches of at most token_budget tokens; examples are in memory once,
 /// whatever the number of adapters. An example's loss depends on its own tokens and its adapter alone. Nothing where it was interrupted.
-/// Throws MemoryLimitExceeded.
-std::optional<std::vector<ExampleLosses>> held_out_losses(const std::shared_ptr<const Backbone>& backbone,
-                                                          std::span<const EvaluationPair> pairs, const EvaluationCallbacks& callbacks = {},
-                                                          int64_t token_budget = 1024);
+/// The backbone becomes ready for rows as long as the longest example. Throws MemoryLimitExceeded.
+std::optional<std::vector<ExampleLosses>> held_out_losses(const std::shared_ptr<Backbone>& backbone, std::span<const EvaluationPair> pairs,
+                                                          const EvaluationCallbacks& callbacks = {}, int64_t token_budget = 1024);
 
 }  // namespace cotune

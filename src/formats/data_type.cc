@@ -11,7 +11,7 @@ struct Row {
   size_t bytes;
 };
 
-constexpr Row kTypes[] = {
+constexpr Row type_rows[] = {
     {DataType::f64, "F64", 8},      {DataType::f32, "F32", 4}, {DataType::f16, "F16", 2},
     {DataType::bf16, "BF16", 2},    {DataType::i64, "I64", 8}, {DataType::i32, "I32", 4},
     {DataType::i16, "I16", 2},      {DataType::i8, "I8", 1},   {DataType::u8, "U8", 1},
@@ -19,7 +19,7 @@ constexpr Row kTypes[] = {
 };
 
 const Row& row_of(DataType type) {
-  const Row& row = kTypes[static_cast<size_t>(type)];
+  const Row& row = type_rows[static_cast<size_t>(type)];
   COTUNE_CHECK(row.type == type);
   return row;
 }
@@ -35,7 +35,7 @@ std::string_view safetensors_name(DataType type) {
 }
 
 std::optional<DataType> data_type_of(std::string_view safetensors_name) {
-  for (const Row& row : kTypes) {
+  for (const Row& row : type_rows) {
     if (row.name == safetensors_name) return row.type;
   }
   return std::nullopt;

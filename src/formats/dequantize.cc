@@ -11,7 +11,7 @@
 namespace cotune {
 namespace {
 
-constexpr int64_t kBlock = 32;
+constexpr int64_t block_values = 32;
 
 uint16_t load_u16(const std::byte* bytes) {
   uint16_t value;
@@ -21,25 +21,25 @@ uint16_t load_u16(const std::byte* bytes) {
 
 void dequantize_q8_0(const std::byte* block, float* values) {
   const float scale = float_from_f16(load_u16(block));
-  for (int64_t i = 0; i < kBlock; ++i)
+  for (int64_t i = 0; i < block_values; ++i)
     values[i] = scale * static_cast<float>(std::to_integer<int8_t>(block[2 + i]));
 }
 
 void dequantize_q4_0(const std::byte* block, float* values) {
   const float scale = float_from_f16(load_u16(block));
-  for (int64_t i = 0; i < kBlock / 2; ++i) {
+  for (int64_t i = 0; i < block_values / 2; ++i) {
     const int byte = std::to_integer<int>(block[2 + i]);
     values[i] = scale * static_cast<float>((byte & 15) - 8);
-    values[i + kBlock / 2] = scale * static_cast<float>((byte >> 4) - 8);
+    values[i + block_values / 2] = scale * static_cast<float>((byte >> 4) - 8);
   }
 }
 
 void dequantize_q4_1(const std::byte* block, float* values) {
   const float scale = float_from_f16(load_u16(block)), minimum = float_from_f16(load_u16(block + 2));
-  for (int64_t i = 0; i < kBlock / 2; ++i) {
+  for (int64_t i = 0; i < block_values / 2; ++i) {
     const int byte = std::to_integer<int>(block[4 + i]);
     values[i] = scale * static_cast<float>(byte & 15) + minimum;
-    values[i + kBlock / 2] = scale * static_cast<float>(byte >> 4) + minimum;
+    values[i + block_values / 2] = scale * static_cast<float>(byte >> 4) + minimum;
   }
 }
 
@@ -53,22 +53,22 @@ uint32_t load_u32(const std::byte* bytes) {
 void dequantize_q5_0(const std::byte* block, float* values) {
   const float scale = float_from_f16(load_u16(block));
   const uint32_t fifth = load_u32(block + 2);
-  for (int64_t i = 0; i < kBlock / 2; ++i) {
+  for (int64_t i = 0; i < block_values / 2; ++i) {
     const int byte = std::to_integer<int>(block[6 + i]);
-    const int low = static_cast<int>(fifth >> i & 1) << 4, high = static_cast<int>(fifth >> (i + kBlock / 2) & 1) << 4;
+    const int low = static_cast<int>(fifth >> i & 1) << 4, high = static_cast<int>(fifth >> (i + block_values / 2) & 1) << 4;
     values[i] = scale * static_cast<float>(((byte & 15) | low) - 16);
-    values[i + kBlock / 2] = scale * static_cast<float>(((byte >> 4) | high) - 16);
+    values[i + block_values / 2] = scale * static_cast<float>(((byte >> 4) | high) - 16);
   }
 }
 
 void dequantize_q5_1(const std::byte* block, float* values) {
   const float scale = float_from_f16(load_u16(block)), minimum = float_from_f16(load_u16(block + 2));
   const uint32_t fifth = load_u32(block + 4);
-  for (int64_t i = 0; i < kBlock / 2; ++i) {
+  for (int64_t i = 0; i < block_values / 2; ++i) {
     const int byte = std::to_integer<int>(block[8 + i]);
-    const int low = static_cast<int>(fifth >> i & 1) << 4, high = static_cast<int>(fifth >> (i + kBlock / 2) & 1) << 4;
+    const int low = static_cast<int>(fifth >> i & 1) << 4, high = static_cast<int>(fifth >> (i + block_values / 2) & 1) << 4;
     values[i] = scale * static_cast<float>((byte & 15) | low) + minimum;
-    values[i + kBlock / 2] = scale * static_cast<float>((byte >> 4) | high) + minimum;
+    values[i + block_values / 2] = scale * static_cast<float>((byte >> 4) | high) + minimum;
   }
 }
 

@@ -14,23 +14,23 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 enum MetadataType : uint32_t {
-  kU8,
-  kI8,
-  kU16,
-  kI16,
-  kU32,
-  kI32,
-  kF32,
-  kBool,
-  kString,
-  kArray,
-  kU64,
-  kI64,
-  kF64
+  u8,
+  i8,
+  u16,
+  i16,
+  u32,
+  i32,
+  f32,
+  boolean,
+  string,
+  array,
+  u64,
+  i64,
+  f64
 };
 
-constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
-constexpr int kMaximumDimensions = 4;    // GGML_MAX_DIMS
+constexpr uint32_t gguf_magic = 0x46554747;  // "GGUF"
+constexpr int most_dimensions = 4;    // GGML_MAX_DIMS
 
 class GgufParser {
  public:
@@ -50,7 +50,7 @@ class GgufParser {
  private:
   void read_version() {
     refuse_lfs_pointer({reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}, file_name_);
-    if (bytes_.size() < 4 || reader_.read<uint32_t>("magic") != kMagic) {
+    if (bytes_.size() < 4 || reader_.read<uint32_t>("magic") != gguf_magic) {
       throw_user_error("{}: not a GGUF file: it does not begin with 'GGUF'", file_name_);
     }
     content_.version = reader_.read<uint32_t>("version");
@@ -71,7 +71,7 @@ class GgufParser {
     const size_t begin = reader_.position();
     const std::string key = read_string("metadata key");
     const auto type = reader_.read<uint32_t>(key);
-    GgufValue value = type == kArray ? read_array(key) : read_scalar(type, key);
+    GgufValue value = type == array ? read_array(key) : read_scalar(type, key);
     if (!content_.metadata.emplace(key, std::move(value)).second) {
       throw_user_error("{}: metadata key '{}' occurs twice", file_name_, key);
     }
@@ -86,29 +86,29 @@ class GgufParser {
 
   GgufValue read_scalar(uint32_t type, const std::string& key) {
     switch (type) {
-      case kU8:
+      case u8:
         return int64_t{reader_.read<uint8_t>(key)};
-      case kI8:
+      case i8:
         return int64_t{reader_.read<int8_t>(key)};
-      case kU16:
+      case u16:
         return int64_t{reader_.read<uint16_t>(key)};
-      case kI16:
+      case i16:
         return int64_t{reader_.read<int16_t>(key)};
-      case kU32:
+      case u32:
         return int64_t{reader_.read<uint32_t>(key)};
-      case kI32:
+      case i32:
         return int64_t{reader_.read<int32_t>(key)};
-      case kF32:
+      case f32:
         return double{reader_.read<float>(key)};
-      case kBool:
+      case boolean:
         return read_bool(key);
-      case kString:
+      case string:
         return read_string(key);
-      case kU64:
+      case u64:
         return reader_.read<uint64_t>(key);
-      case kI64:
+      case i64:
         return reader_.read<int64_t>(key);
-      case kF64:
+      case f64:
         return reader_.read<double>(key);
       default:
         throw_user_error("{}: {}: unknown metadata type {}", file_name_, key, type);
@@ -139,31 +139,31 @@ class GgufParser {
     const auto type = reader_.read<uint32_t>(key);
     const auto count = reader_.read<uint64_t>(key);
     switch (type) {
-      case kU8:
+      case u8:
         return read_numbers<uint8_t, int64_t>(count, key);
-      case kI8:
+      case i8:
         return read_numbers<int8_t, int64_t>(count, key);
-      case kU16:
+      case u16:
         return read_numbers<uint16_t, int64_t>(count, key);
-      case kI16:
+      case i16:
         return read_numbers<int16_t, int64_t>(count, key);
-      case kU32:
+      case u32:
         return read_numbers<uint32_t, int64_t>(count, key);
-      case kI32:
+      case i32:
         return read_numbers<int32_t, int64_t>(count, key);
-      case kF32:
+      case f32:
         return read_numbers<float, double>(count, key);
-      case kBool:
+      case boolean:
         return read_elements<bool>(count, 1, key, [&] { return read_bool(key); });
-      case kString:
+      case string:
         return read_elements<std::string>(count, 8, key, [&] { return read_string(key); });
-      case kU64:
+      case u64:
         return read_numbers<uint64_t, uint64_t>(count, key);
-      case kI64:
+      case i64:
         return read_numbers<int64_t, int64_t>(count, key);
-      case kF64:
+      case f64:
         return read_numbers<double, double>(count, key);
-      case kArray:
+      case array:
         throw_user_error("{}: {}: arrays of arrays are not supported", file_name_, key);
       default:
         throw_user_error("{}: {}: unknown metadata type {} of array elements", file_name_, key, type);
@@ -178,9 +178,9 @@ class GgufParser {
     GgufTensor tensor;
     tensor.name = read_string("tensor name");
     const auto dimensions = reader_.read<uint32_t>(tensor.name);
-    if (dimensions > kMaximumDimensions) {
+    if (dimensions > most_dimensions) {
       refuse(tensor.name,
-             fmt::format("has {} dimensions; accepted: up to {}", dimensions, kMaximumDimensions));
+             fmt::format("has {} dimensions; accepted: up to {}", dimensions, most_dimensions));
     }
     uint64_t values = 1;
     for (uint32_t i = 0; i < dimensions; ++i) {

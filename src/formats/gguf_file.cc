@@ -105,11 +105,11 @@ const GgufValue* GgufFile::value(std::string_view key) const {
 }
 
 void GgufFile::throw_wrong_type(std::string_view key, std::string_view wanted) const {
-  static constexpr const char* kNames[] = {
+  static constexpr const char* type_names[] = {
       "integer",           "integer",           "number",           "bool",           "string",
       "array of integers", "array of integers", "array of numbers", "array of bools", "array of strings"};
-  static_assert(std::size(kNames) == std::variant_size_v<GgufValue>);
-  throw_user_error("{}: {}: found {}, accepted: {}", path().string(), key, kNames[value(key)->index()],
+  static_assert(std::size(type_names) == std::variant_size_v<GgufValue>);
+  throw_user_error("{}: {}: found {}, accepted: {}", path().string(), key, type_names[value(key)->index()],
                    wanted);
 }
 

@@ -3,7 +3,7 @@
 namespace cotune {
 namespace {
 
-constexpr GgufTypeLayout kLayouts[] = {
+constexpr GgufTypeLayout type_layouts[] = {
     {0, "F32", 1, 4},         {1, "F16", 1, 2},         {2, "Q4_0", 32, 18},      {3, "Q4_1", 32, 20},
     {6, "Q5_0", 32, 22},      {7, "Q5_1", 32, 24},      {8, "Q8_0", 32, 34},      {9, "Q8_1", 32, 40},
     {10, "Q2_K", 256, 84},    {11, "Q3_K", 256, 110},   {12, "Q4_K", 256, 144},   {13, "Q5_K", 256, 176},
@@ -18,7 +18,7 @@ constexpr GgufTypeLayout kLayouts[] = {
 }  // namespace
 
 std::optional<GgufTypeLayout> gguf_type_layout(uint32_t number) {
-  for (const GgufTypeLayout& layout : kLayouts) {
+  for (const GgufTypeLayout& layout : type_layouts) {
     if (layout.number == number) return layout;
   }
   return std::nullopt;

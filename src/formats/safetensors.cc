@@ -13,15 +13,15 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr uint64_t kMaximumHeaderBytes = 100'000'000;  // as the reference implementation
-constexpr int kMaximumDepth = 4;
+constexpr uint64_t maximum_header_bytes = 100'000'000;  // as the reference implementation
+constexpr int maximum_depth = 4;
 
 /// Parses JSON, refusing what nlohmann accepts silently: names that occur twice, and nesting deeper than any
 /// header's.
 Json parse_header_json(std::string_view text, const std::string& file_name) {
   std::vector<std::set<std::string>> names;
   const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kMaximumDepth) throw_user_error("{}: the safetensors header is nested too deeply", file_name);
+    if (depth > maximum_depth) throw_user_error("{}: the safetensors header is nested too deeply", file_name);
     if (event == Json::parse_event_t::object_start) names.emplace_back();
     if (event == Json::parse_event_t::object_end) names.pop_back();
     if (event == Json::parse_event_t::key && !names.back().insert(parsed.get<std::string>()).second) {
@@ -150,7 +150,7 @@ SafetensorsContent parse_safetensors(std::span<const std::byte> bytes, const std
   uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i)
     header_bytes = header_bytes << 8 | std::to_integer<uint64_t>(bytes[static_cast<size_t>(i)]);
-  if (header_bytes > kMaximumHeaderBytes) {
+  if (header_bytes > maximum_header_bytes) {
     throw_user_error("{}: not a safetensors file: its header would have {} bytes", file_name, header_bytes);
   }
   if (header_bytes > bytes.size() - 8) {

@@ -29,8 +29,9 @@ bool is_name_part(std::string_view part) {
 }
 
 bool is_revision(std::string_view text) {
-  return !text.empty() && text.find("..") == std::string_view::npos && !text.starts_with('/') &&
-         std::all_of(text.begin(), text.end(), [](char c) { return is_word_character(c) || std::string_view("-./+").find(c) != std::string_view::npos; });
+  return !text.empty() && text.find("..") == std::string_view::npos && !text.starts_with('/') && std::all_of(text.begin(), text.end(), [](char c) {
+    return is_word_character(c) || std::string_view("-./+").find(c) != std::string_view::npos;
+  });
 }
 
 /// A path inside a repository.
@@ -90,7 +91,8 @@ bool says_gguf(std::string text) {
 
 /// For a shell.
 std::string quoted(const std::string& word) {
-  const bool is_plain = std::all_of(word.begin(), word.end(), [](char c) { return is_word_character(c) || std::string_view("-./+@=,:").find(c) != std::string_view::npos; });
+  const bool is_plain = std::all_of(word.begin(), word.end(),
+                                    [](char c) { return is_word_character(c) || std::string_view("-./+@=,:").find(c) != std::string_view::npos; });
   if (is_plain) return word;
   std::string text = "'";
   for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);

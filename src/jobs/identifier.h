@@ -15,4 +15,7 @@ constexpr bool is_identifier(std::string_view text) {
   return !text.empty() && text.size() <= 100 && text[0] != '.' && std::all_of(text.begin(), text.end(), allowed);
 }
 
+/// The same of what users call their jobs: it does not begin as an option of a command line does.
+constexpr bool is_job_identifier(std::string_view text) { return is_identifier(text) && text[0] != '-'; }
+
 }  // namespace cotune

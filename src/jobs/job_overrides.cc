@@ -92,6 +92,7 @@ class OverrideReader {
       const std::string name = name_in_file(job);
       if (name.empty()) continue;
       names.push_back(name);
+      if (name == rest) return fail(fmt::format("must name one option of the job: {}.KEY=value", shown(field_)));
       if (name.size() >= length && rest.starts_with(name + ".")) {
         found = &job;
         length = name.size();

@@ -395,7 +395,8 @@ JobsFileReading read_jobs_file(const fs::path& path, const std::vector<std::stri
   MistakeList mistakes;
   JobsFileReading reading;
   try {
-    reading = parse(read_file(path), path.string(), path.parent_path(), overrides, purpose, true, mistakes, fs::current_path(), false, has_checkpoint);
+    reading =
+        parse(read_file(path), path.string(), path.parent_path(), overrides, purpose, true, mistakes, fs::current_path(), false, has_checkpoint);
     mistakes.throw_if_any();
   } catch (const UserError& error) {
     diagnostics.add(error);

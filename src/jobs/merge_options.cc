@@ -35,6 +35,17 @@ void settle_group(const std::string& group, OptionLayer& merged, MistakeList& mi
   }
 }
 
+/// What weaker levels say of the same setting under its other names.
+void take_back_other_names(const Option& option, OptionLevel level, OptionLayer& merged, std::set<const Option*>& used) {
+  if (option.group.empty()) return;
+  std::erase_if(merged, [&](const auto& entry) {
+    const auto& [other, given] = entry;
+    const bool is_same = other->group == option.group && other->alternative == option.alternative && given.level < level;
+    if (is_same) used.insert(other);
+    return is_same;
+  });
+}
+
 }  // namespace
 
 OptionLayer merge_layers(std::initializer_list<const OptionLayer*> layers, MistakeList& mistakes, std::set<const Option*>& used) {
@@ -45,6 +56,7 @@ OptionLayer merge_layers(std::initializer_list<const OptionLayer*> layers, Mista
       const bool says_nothing = is_neutral && !given.is_mistaken;
       if (given.is_null || says_nothing) {
         if (merged.erase(option) > 0) used.insert(option);  // what a lower level says of it is taken back
+        if (says_nothing && !given.is_null) take_back_other_names(*option, given.level, merged, used);
       } else {
         merged.insert_or_assign(option, given);
       }

@@ -10,7 +10,7 @@ namespace cotune {
 
 /// Layers from the lowest to the highest level; a higher one replaces an option's value. Of options that exclude each
 /// other (Option::group) the alternative of the highest level stays; two of equal level are a mistake, unless one is
-/// unset (0, false).
+/// unset (0, false). A value by which an option says nothing takes back what weaker levels say of the same alternative.
 /// used: collects the options that a higher level took back, or that gave way to its alternative: they are not without effect.
 OptionLayer merge_layers(std::initializer_list<const OptionLayer*> layers, MistakeList& mistakes, std::set<const Option*>& used);
 

@@ -36,7 +36,7 @@ std::span<const Section> sections_in(Section section);
 
 enum class OptionType {
   text,          ///< any text
-  identifier,    ///< [A-Za-z0-9._-]+, not starting with '.', at most 100 characters
+  identifier,    ///< [A-Za-z0-9._-]+, not starting with '.' or '-', at most 100 characters
   time,          ///< ISO 8601: 2026-01-31, 2026-01-31T18:00, with seconds and Z or +02:00
   path,          ///< file or folder
   files,         ///< std::vector<TrainFile>: a path, or a list of paths and of maps with path and weight

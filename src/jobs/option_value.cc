@@ -165,10 +165,11 @@ class ValueReader {
   std::variant<OptionValue, ValueMistake> read_text(const YAML::Node& node) const {
     const std::string& text = node.Scalar();
     bool good = !text.empty() && !has_control_characters(text);
-    if (option_.accepted.type == OptionType::identifier) good = good && is_identifier(text);
+    if (option_.accepted.type == OptionType::identifier) good = good && is_job_identifier(text);
     if (option_.accepted.type == OptionType::time) good = good && parse_deadline(text).has_value();
     if (option_.accepted.type == OptionType::memory) good = good && parse_memory_size(text).has_value();
-    if (option_.accepted.type == OptionType::parallel) good = good && (text == parallel_as_stages || text == parallel_as_planned || parse_parallel(text));
+    if (option_.accepted.type == OptionType::parallel)
+      good = good && (text == parallel_as_stages || text == parallel_as_planned || parse_parallel(text));
     if (!good) return unacceptable(node);
     return OptionValue(text);
   }
@@ -321,14 +322,17 @@ std::string accepted_text(const Option& option) {
   const Accepted& accepted = option.accepted;
   switch (accepted.type) {
     case OptionType::text: return "a text";
-    case OptionType::identifier: return "1 to 100 letters, digits, `.`, `_` and `-`, not starting with `.`";
+    case OptionType::identifier: return "1 to 100 letters, digits, `.`, `_` and `-`, not starting with `.` or `-`";
     case OptionType::time: return "a time such as 2026-01-31 or 2026-01-31T18:00:00Z";
     case OptionType::path: return accepted.may_be_hub_name ? "a path or a Hugging Face name" : "a path";
     case OptionType::files: return "a path, or a list of paths or of {path: …, weight: …}";
     case OptionType::name_or_path: return accepted.may_be_hub_name ? "a name, a path or a Hugging Face name" : "a name or a path";
     case OptionType::memory: return "auto, an amount such as 8GiB or 512MB (at least 1MiB), or a percentage such as 60%";
     case OptionType::parallel:
-      return fmt::format("stages, auto, or degrees such as pp=2,tp=2 or dp=2+tp=2 of at most {} ranks, with len=512 beside some replicas but not all, vp=2 beside pp, seq beside tp and shard beside dp", most_ranks);
+      return fmt::format(
+          "stages, auto, or degrees such as pp=2,tp=2 or dp=2+tp=2 of at most {} ranks, with len=512 beside some replicas but not all, vp=2 beside "
+          "pp, seq beside tp and shard beside dp",
+          most_ranks);
     case OptionType::choice:
       return fmt::format("one of {}{}", fmt::join(accepted.choices, ", "), accepted.may_be_emulated ? ", emulated:FILE" : "");
     case OptionType::boolean: return "true or false";

@@ -34,7 +34,7 @@ std::optional<std::vector<ReplicaDegrees>> parse_replicas(std::string_view text)
   std::vector<std::string_view> seen;
   for (bool is_last = false; !is_last;) {
     std::string_view part = take_until(text, ',', is_last);
-    bool* const flag = part == "shard" ? &degrees.shards_weights : part == "seq" ? &degrees.divides_tokens : nullptr;
+    bool* const flag = part == "shard" ? &degrees.shards_weights : part == "seq" ? &degrees.is_sequence_parallel : nullptr;
     if (flag != nullptr && !*flag) {
       *flag = true;
       continue;
@@ -54,7 +54,7 @@ std::optional<std::vector<ReplicaDegrees>> parse_replicas(std::string_view text)
   }
   if (degrees.stages_per_rank > 1 && degrees.pipeline == 1) return std::nullopt;
   if (degrees.shards_weights && count == 1) return std::nullopt;
-  if (degrees.divides_tokens && degrees.tensor == 1) return std::nullopt;
+  if (degrees.is_sequence_parallel && degrees.tensor == 1) return std::nullopt;
   return std::vector<ReplicaDegrees>(static_cast<size_t>(count), degrees);
 }
 
@@ -76,8 +76,8 @@ bool Parallel::shards_weights() const {
   return std::ranges::any_of(replicas, [](const ReplicaDegrees& each) { return each.shards_weights; });
 }
 
-bool Parallel::divides_tokens() const {
-  return std::ranges::any_of(replicas, [](const ReplicaDegrees& each) { return each.divides_tokens; });
+bool Parallel::is_sequence_parallel() const {
+  return std::ranges::any_of(replicas, [](const ReplicaDegrees& each) { return each.is_sequence_parallel; });
 }
 
 std::vector<int64_t> Parallel::tensor() const {
@@ -117,7 +117,7 @@ std::string to_string(const Parallel& parallel) {
     while (i < parallel.replicas.size() && parallel.replicas[i] == degrees) ++i, ++count;
     text += fmt::format("{}dp={},{}", text.empty() ? "" : "+", count, to_string(degrees));
     if (degrees.stages_per_rank > 1) text += fmt::format(",vp={}", degrees.stages_per_rank);
-    if (degrees.divides_tokens) text += ",seq";
+    if (degrees.is_sequence_parallel) text += ",seq";
     if (degrees.shards_weights) text += ",shard";
     if (degrees.longest_row > 0) text += fmt::format(",len={}", degrees.longest_row);
   }

@@ -18,7 +18,7 @@ struct ReplicaDegrees {
   int64_t longest_row = 0;      ///< tokens of the longest row that it takes; 0: any
   int64_t stages_per_rank = 1;  ///< above 1: stage s is on rank s mod pipeline (interleaved 1F1B's virtual pipeline)
   bool shards_weights = false;  ///< processes of it and of those like it keep slices of the frozen weights they have in common
-  bool divides_tokens = false;  ///< its tensor ranks each have some of the tokens between products (sequence parallelism)
+  bool is_sequence_parallel = false;  ///< its tensor ranks each have some of the tokens between products (sequence parallelism)
   int64_t ranks() const { return pipeline * tensor; }
   int64_t stages() const { return pipeline * stages_per_rank; }
   bool operator==(const ReplicaDegrees&) const = default;
@@ -32,7 +32,7 @@ struct Parallel {
   std::vector<int64_t> tensor() const;  ///< the degrees that occur, ascending
   bool divides_layers() const { return tensor().back() > 1; }
   bool shards_weights() const;          ///< some replicas do
-  bool divides_tokens() const;          ///< some replicas do
+  bool is_sequence_parallel() const;          ///< some replicas do
   bool operator==(const Parallel&) const = default;
 };
 

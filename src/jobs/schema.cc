@@ -55,7 +55,7 @@ Json value_schema(const Option& option) {
   const Json text = {{"type", "string"}, {"minLength", 1}};
   switch (accepted.type) {
     case OptionType::identifier:
-      return {{"type", {"string", "number"}}, {"pattern", "^[A-Za-z0-9_-][A-Za-z0-9._-]*$"}, {"maxLength", 100}};
+      return {{"type", {"string", "number"}}, {"pattern", "^[A-Za-z0-9_][A-Za-z0-9._-]*$"}, {"maxLength", 100}};
     case OptionType::time:
       return {{"type", "string"},
               {"pattern", "^\\d{4}-\\d{2}-\\d{2}(T\\d{2}:\\d{2}(:\\d{2})?(Z|[+-]\\d{2}:\\d{2})?)?$"}};

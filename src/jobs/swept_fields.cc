@@ -205,7 +205,8 @@ class FieldReader {
     for (const auto& item : node) {
       const std::string name = item.first.IsScalar() ? item.first.Scalar() : "";
       const bool is_range = name == "uniform" || name == "log_uniform";
-      if (!is_range && name != "step") return fmt::format("`{}` is no distribution; accepted: uniform, log_uniform, and step beside uniform", shown(name));
+      if (!is_range && name != "step")
+        return fmt::format("`{}` is no distribution; accepted: uniform, log_uniform, and step beside uniform", shown(name));
       if (is_range ? std::exchange(has_range, true) : std::exchange(has_step, true)) return "must be one distribution";
       if (!is_range) {
         if (const std::string wrong = read_step(*key.option, item.second, field); !wrong.empty()) return wrong;
@@ -219,7 +220,8 @@ class FieldReader {
         if (const auto* mistake = std::get_if<ValueMistake>(&read)) return fmt::format("{}: {}", name, mistake->message);
         *ends[i] = number_of(std::get<OptionValue>(read));
         if (key.option->accepted.type != OptionType::number && std::abs(*ends[i]) > most_exact_whole) {
-          return fmt::format("{}: the ends of a range must be at most {}, got {}", name, static_cast<int64_t>(most_exact_whole), item.second[i].Scalar());
+          return fmt::format("{}: the ends of a range must be at most {}, got {}", name, static_cast<int64_t>(most_exact_whole),
+                             item.second[i].Scalar());
         }
       }
       if (!(field.low < field.high)) return fmt::format("{}: the first end, {}, must be below the second, {}", name, field.low, field.high);

@@ -138,15 +138,17 @@ class Resolver {
     std::vector<int64_t> absent;
     std::ranges::copy_if(adapter_.layers_to_transform, std::back_inserter(absent),
                          [&](int64_t layer) { return layer < 0 || layer >= layer_count_; });
-    if (absent.empty()) return;
+    if (absent.empty() || unmatched_ == Unmatched::ignored) return;
     constexpr size_t most_named = 8;
     const size_t more = absent.size() - std::min(absent.size(), most_named);
     absent.resize(absent.size() - more);
-    add("layers_to_transform", fmt::format("must be layers from 0 to {} of this model, which has {}; got {}{}", layer_count_ - 1,
-                                           counted(layer_count_, "layer"), fmt::join(absent, ", "), more > 0 ? fmt::format(" and {} more", more) : ""));
+    add("layers_to_transform",
+        fmt::format("must be layers from 0 to {} of this model, which has {}; got {}{}", layer_count_ - 1, counted(layer_count_, "layer"),
+                    fmt::join(absent, ", "), more > 0 ? fmt::format(" and {} more", more) : ""));
   }
 
-  /// An entry that chooses none of the model's modules is a mistake where such are refused, and so is always an expression that cannot be matched: it chooses none.
+  /// An entry that chooses none of the model's modules is a mistake where such are refused, and so is always an expression that cannot be matched:
+  /// it chooses none.
   template <typename MakeMatches>
   Choices chosen_by(const char* field, const std::vector<std::string>& entries, MakeMatches make_matches) {
     Choices choices;

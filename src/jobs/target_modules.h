@@ -20,8 +20,8 @@ struct AdaptedModule {
   bool operator==(const AdaptedModule&) const = default;
 };
 
-/// Names, expressions and keys that match nothing are slips of who wrote a job. PEFT ignores them, so that one configuration serves several
-/// architectures: in an adapter's own configuration its tensors tell what it adapts.
+/// Names, expressions, keys and layers that match nothing are slips of who wrote a job. PEFT ignores them, so that one configuration serves
+/// several architectures: in an adapter's own configuration its tensors tell what it adapts.
 enum class Unmatched { refused, ignored };
 
 /// The job's adapted modules, ordered by layer, then as in Projection.
@@ -38,7 +38,8 @@ enum class Unmatched { refused, ignored };
 ///
 /// Throws UserError with every mistake, job and field named: a name, expression or pattern key matches no module of the model,
 /// a layer is outside 0..layer_count-1, an expression is malformed or needs too much backtracking; where there is none of these:
-/// nothing is left to adapt, or a pattern key matches no adapted module. Unmatched::ignored: entries that match nothing are no mistakes.
+/// nothing is left to adapt, or a pattern key matches no adapted module. Unmatched::ignored: entries and layers that match nothing are no
+/// mistakes, unless nothing is left to adapt.
 std::vector<AdaptedModule> resolve_target_modules(const JobSpec& job, int64_t layer_count, Unmatched unmatched = Unmatched::refused);
 
 /// What target_modules accepts, for messages: "q_proj, k_proj, …, down_proj, `all-linear` or one regular expression".

@@ -137,13 +137,6 @@ PackedMatrix PackedMatrix::from_rows(const void* source, int64_t k, int64_t n, i
   return packed;
 }
 
-PackedMatrix PackedMatrix::from_transposed(const void* source, int64_t k, int64_t n, int64_t stride,
-                                           DType source_dtype, DType dtype, MemorySource memory) {
-  PackedMatrix packed(k, n, dtype, memory);
-  packed.repack({source, stride, source_dtype, MatrixView::Order::transposed});
-  return packed;
-}
-
 void PackedMatrix::pack_columns(int64_t first_column, int64_t count, const MatrixView& source) {
   COTUNE_CHECK(first_column >= 0 && count >= 0 && first_column + count <= n_,
                "columns {} to {} of a matrix with {}", first_column, first_column + count, n_);

@@ -72,10 +72,6 @@ class PackedMatrix {
   /// From source [k, n] in row order; stride in elements.
   static PackedMatrix from_rows(const void* source, int64_t k, int64_t n, int64_t stride, DType source_dtype,
                                 DType dtype, MemorySource memory = MemorySource::heap());
-  /// From source [n, k], as Hugging Face stores a Linear's weight; stride in elements.
-  static PackedMatrix from_transposed(const void* source, int64_t k, int64_t n, int64_t stride,
-                                      DType source_dtype, DType dtype,
-                                      MemorySource memory = MemorySource::heap());
 
   /// Overwrites columns [first_column, first_column + count) for all k; `source` is [k, count]. Several
   /// matrices side by side (q, k, v; gate and up in groups of 16 columns) are packed by several calls.

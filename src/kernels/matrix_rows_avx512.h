@@ -51,9 +51,10 @@ void multiply_rows(const Strip& strip) {
 
 template <typename Kernel>
 void multiply_strip(const Strip& strip) {
-  static constexpr void (*by_height[tile_rows])(const Strip&) = {
-      multiply_rows<Kernel, 1>, multiply_rows<Kernel, 2>, multiply_rows<Kernel, 3>, multiply_rows<Kernel, 4>,  multiply_rows<Kernel, 5>,  multiply_rows<Kernel, 6>,
-      multiply_rows<Kernel, 7>, multiply_rows<Kernel, 8>, multiply_rows<Kernel, 9>, multiply_rows<Kernel, 10>, multiply_rows<Kernel, 11>, multiply_rows<Kernel, 12>};
+  static constexpr void (*by_height[tile_rows])(const Strip&) = {multiply_rows<Kernel, 1>,  multiply_rows<Kernel, 2>,  multiply_rows<Kernel, 3>,
+                                                                 multiply_rows<Kernel, 4>,  multiply_rows<Kernel, 5>,  multiply_rows<Kernel, 6>,
+                                                                 multiply_rows<Kernel, 7>,  multiply_rows<Kernel, 8>,  multiply_rows<Kernel, 9>,
+                                                                 multiply_rows<Kernel, 10>, multiply_rows<Kernel, 11>, multiply_rows<Kernel, 12>};
   by_height[strip.tiles[0].height - 1](strip);
 }
 

@@ -20,7 +20,7 @@ void add_strips(const ShrinkShape& shape, int64_t group, int tile_rows, int tile
     strips.push_back({group,
                       begin(tile),
                       {static_cast<int>(first), static_cast<int>(second)},
-                      (first + second) * shape.panels});
+                      (first + second) * shape.row_cost});
   }
 }
 
@@ -39,7 +39,7 @@ void plan_shrink(std::span<const ShrinkShape> groups, int tile_rows, int tiles_p
                  ShrinkPlan& plan) {
   plan.strips.clear();
   for (size_t group = 0; group < groups.size(); ++group) {
-    if (groups[group].panels == 0) continue;
+    if (groups[group].row_cost == 0) continue;
     add_strips(groups[group], static_cast<int64_t>(group), tile_rows, tiles_per_strip, plan.strips);
   }
   int64_t total = 0;

@@ -13,7 +13,7 @@ namespace cotune::kernels {
 /// What of one group decides its cost.
 struct ShrinkShape {
   RowRange rows;
-  int64_t panels = 0;  ///< of the factor, 32 columns each; 0: nothing to do
+  int64_t row_cost = 0;  ///< of one row: panels of the factor, 32 columns each, or those by what one takes (vectors/expand.cc); 0: nothing to do
 };
 
 /// Rows of one group that are multiplied together; heights of its one or two tiles.
@@ -21,7 +21,7 @@ struct ShrinkStrip {
   int64_t group = 0;
   int64_t row = 0;
   int height[2] = {0, 0};
-  int64_t cost = 0;  ///< rows · panels
+  int64_t cost = 0;  ///< rows · row_cost
 };
 
 /// Strips in the order of the groups, so that the strips that read one factor follow one another, cut into

@@ -184,7 +184,8 @@ inline Vector larger(Vector a, Vector b) { return {_mm256_max_ps(a.low, b.low), 
 inline Vector smaller(Vector a, Vector b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
 inline Vector square_root(Vector v) { return {_mm256_sqrt_ps(v.low), _mm256_sqrt_ps(v.high)}; }
 inline Vector nearest_integer(Vector v) {
-  return {_mm256_round_ps(v.low, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), _mm256_round_ps(v.high, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+  return {_mm256_round_ps(v.low, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+          _mm256_round_ps(v.high, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
 inline Vector floor(Vector v) { return {_mm256_floor_ps(v.low), _mm256_floor_ps(v.high)}; }
 /// v − ⌊v⌋; 0 of what is below every number of scale_by_power.

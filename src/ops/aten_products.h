@@ -1,5 +1,6 @@
-/// Matrix products by ATen in the compute dtype. Processors without AVX-512 have no bf16 products that oneDNN would take: there ATen multiplies
-/// element by element, some sixty times slower than in f32. On AVX-512 without its BF16 instructions oneDNN takes them, but a row's bits
+/// Matrix products by ATen in the compute dtype. Processors without AVX-512 have no bf16 products that oneDNN would take: there ATen
+/// multiplies element by element, 8 to 60 times slower than in f32 (a core of an EPYC with AVX2 alone: 8 GFLOP/s against 60; of a Zen 3,
+/// torch.mm of 512 × 576 by 576 × 1,536: 1.1 against 69). On AVX-512 without its BF16 instructions oneDNN takes them, but a row's bits
 /// depend on how many rows there are. So on both bf16 is multiplied and added up in f32 and rounded once. Internal to ops/.
 #pragma once
 

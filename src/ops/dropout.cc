@@ -117,7 +117,8 @@ at::Tensor apply_dropout(const std::vector<DropoutGroup>& groups, const DropoutR
   }
   std::vector<kernels::DropoutGroup> sites;
   for (size_t i = 0; i < groups.size(); ++i) {
-    sites.push_back({{groups[i].site.key, kernels::dropout_probability(groups[i].site.probability), groups[i].site.first_feature}, groups[i].rows, targets[i]});
+    sites.push_back(
+        {{groups[i].site.key, kernels::dropout_probability(groups[i].site.probability), groups[i].site.first_feature}, groups[i].rows, targets[i]});
   }
   kernels::dropout_forward(kernel_dtype(x.scalar_type()), sites, {x.size(1), example_keys, positions},
                            x.const_data_ptr(), x.stride(0), y.mutable_data_ptr(), y.stride(0));

@@ -12,8 +12,8 @@ inline constexpr int64_t widest_flash_head = 192;
 bool takes_flash_attention(const at::Tensor& qkv, const AttentionShape& shape);
 
 /// attention() and attention_backward() of segments whose chains hold their keys and values (and accumulators) already.
-/// begins: as attention()'s. The backward is of equal bits
-/// from run to run; it leaves the gradients of a chain's keys and values in its accumulators.
+/// begins: as attention()'s. The backward is of equal bits from run to run; it leaves the gradients of a chain's keys and
+/// values in its accumulators.
 AttentionResult flash_attention(const at::Tensor& qkv, const std::vector<AttentionSegment>& segments,
                                 const at::Tensor& begins, const AttentionShape& shape);
 void flash_attention_backward(const at::Tensor& d_out, const at::Tensor& qkv, const AttentionResult& forward,

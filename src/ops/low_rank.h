@@ -87,9 +87,9 @@ struct ExpandOptions {
   at::Tensor residual;  ///< [tokens, n]: added to the groups' rows; or undefined
   DropoutRows dropout;  ///< where a group has a mask
 };
-/// y[row] = residual + y + what its groups add, rounded once per group; y [tokens, …] with contiguous columns, compute dtype or, as the
-/// residual then, accumulation dtype. Groups have
-/// disjoint rows or the same; of the same rows they are added in the order given. All groups have a mask or none.
+/// y[row] = residual + y + what its groups add, rounded once per group; y [tokens, …] with contiguous columns, compute dtype or, as
+/// the residual then, accumulation dtype. Groups have disjoint rows or the same; of the same rows they are added in the order given.
+/// All groups have a mask or none.
 void add_expansions(at::Tensor& y, const std::vector<ExpandGroup>& groups, const ExpandOptions& options = {});
 
 /// One atom's part of a grouped gradient: gradient[i, :] += Σ over the atom's rows of left[row, i]·right[row, :].

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "kernels/cross_entropy.h"
 #include "ops/backend.h"
 #include "ops/low_rank_forms.h"
@@ -63,18 +64,18 @@ void put_gradient(at::Tensor& logits, const Local& local, const at::Tensor& whol
 
 }  // namespace
 
-int64_t sharded_head_rows(int64_t vocabulary_here, at::ScalarType compute, at::Device device,
+int64_t sharded_head_rows(int64_t largest_share, at::ScalarType compute, at::Device device,
                           int64_t workspace_bytes) {
   const auto element = static_cast<int64_t>(c10::elementSize(compute));
-  const bool in_place = kernel_isa(compute, device) != kernels::Isa::none;
   const auto wide = static_cast<int64_t>(c10::elementSize(accumulation_dtype(compute)));
-  const int64_t row_bytes = vocabulary_here * (in_place ? element : element + wide);
+  const int64_t row_bytes = largest_share * (device.is_cpu() ? element : element + wide);
   return std::max<int64_t>(64, workspace_bytes / row_bytes / 64 * 64);
 }
 
 HeadResult sharded_cross_entropy_head(const at::Tensor& hidden, const at::Tensor& labels,
                                       const at::Tensor& row_scale, const FrozenProduct& output,
                                       const HeadShard& shard, bool want_gradient, int64_t workspace_bytes) {
+  COTUNE_CHECK(output.out_features() <= shard.largest_share, "{} tokens of at most {}", output.out_features(), shard.largest_share);
   const int64_t rows = hidden.size(0), ranks = shard.count;
   const at::ScalarType wide = accumulation_dtype(hidden.scalar_type());
   HeadResult result{at::empty({rows}, hidden.options().dtype(wide)), {}, {}};
@@ -84,7 +85,7 @@ HeadResult sharded_cross_entropy_head(const at::Tensor& hidden, const at::Tensor
   } else {
     result.predictions = at::empty({rows}, hidden.options().dtype(at::kLong));
   }
-  const int64_t chunk = sharded_head_rows(output.out_features(), hidden.scalar_type(), hidden.device(), workspace_bytes);
+  const int64_t chunk = sharded_head_rows(shard.largest_share, hidden.scalar_type(), hidden.device(), workspace_bytes);
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t count = std::min(chunk, rows - begin);
     at::Tensor logits = output.forward(hidden.narrow(0, begin, count), {});

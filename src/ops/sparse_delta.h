@@ -26,7 +26,7 @@ struct SparseDelta {
   /// Undefined until the first input gradient by a GPU's kernels, which need it: 8 bytes an entry beside the 4 of row_indices, on
   /// the device, and kept as long as the entries are. No operator makes it on the CPU.
   mutable EntriesByRow by_row = {};
-  int64_t entry_count() const { return row_indices.size(0); }
+  int64_t entry_count() const { return row_indices.numel(); }
 };
 
 /// delta.by_row, made where it is not there yet by tensor operations that do not wait for the device. Calls with one delta

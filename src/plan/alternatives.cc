@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "plan/replica_planner.h"
 
 namespace cotune {
 namespace {
@@ -52,6 +53,17 @@ bool has_replicas(const Plan& plan, const std::string& replicas) {
   };
   // Between the degrees of a configuration stands a comma without a space.
   return parts(replicas_text(plan)) == parts(replicas);
+}
+
+/// Of one job's alternatives the one for a sum of that policy and order. An order for few microbatches is there only where it suits the job, and
+/// taken only where it is faster than the default one.
+const Alternative& in_turn(const std::vector<Alternative>& own, Sharing sharing, PipelineOrder order) {
+  const Alternative* found = nullptr;
+  for (const Alternative& each : own) {
+    if (each.sharing != sharing || (each.order != order && (!is_for_few(order) || each.order != PipelineOrder::automatic))) continue;
+    if (found == nullptr || (each.fits() && (!found->fits() || each.predicted.seconds < found->predicted.seconds))) found = &each;
+  }
+  return found != nullptr ? *found : own.front();
 }
 
 /// Sums over jobs of what their alternatives of one order say.
@@ -106,10 +118,18 @@ class TurnSum {
 std::vector<Alternative> sums_in_turn(const std::vector<std::vector<Alternative>>& of_jobs,
                                       const std::vector<std::string>& names, int64_t devices) {
   COTUNE_CHECK(!of_jobs.empty() && of_jobs.size() == names.size());
+  std::vector<const Alternative*> kinds;  // one of every policy and order that some job has
+  for (const std::vector<Alternative>& own : of_jobs) {
+    COTUNE_CHECK(!own.empty());
+    for (const Alternative& each : own) {
+      const auto is_alike = [&](const Alternative* other) { return other->sharing == each.sharing && other->order == each.order; };
+      if (std::ranges::none_of(kinds, is_alike)) kinds.push_back(&each);
+    }
+  }
   std::vector<Alternative> sums;
-  for (size_t a = 0; a < of_jobs.front().size(); ++a) {
-    TurnSum sum(of_jobs.front()[a]);
-    for (size_t job = 0; job < of_jobs.size(); ++job) sum.add(of_jobs[job][a], names[job]);
+  for (const Alternative* kind : kinds) {
+    TurnSum sum(*kind);
+    for (size_t job = 0; job < of_jobs.size(); ++job) sum.add(in_turn(of_jobs[job], kind->sharing, kind->order), names[job]);
     sums.push_back(sum.take(devices));
   }
   return sums;

@@ -16,7 +16,7 @@ namespace cotune {
 struct ConsideredConfiguration {
   std::string nodes;
   int64_t tensor_parallel = 1, pipeline_stages = 1;
-  bool divides_tokens = false;     ///< tensor-parallel ranks divide the tokens, too
+  bool is_sequence_parallel = false;     ///< tensor-parallel ranks divide the tokens, too
   int64_t shards = 1;              ///< copies that share one set of frozen weights
   bool recompute = false;
   int64_t chunk_tokens = 0;        ///< most tokens of a microbatch that fit; 0: none do
@@ -79,8 +79,10 @@ struct ConsideredGrouping {
   std::string rejected_for;   ///< the constraint, or by how much it is slower; "": the plan has it
 };
 
-/// One job after the other: of each job's own alternatives (equal systems, policies and orders) the sums, but for seconds where a job has no
-/// plan. `names`: the jobs'. `devices`: of the nodes. A job that does not fit lends its constraint, with its name.
+/// One job after the other: of each job's own alternatives (of one system, with equal policies and orders) the sums, but for seconds where a job
+/// has no plan. An order for few microbatches need not be among each job's: a job that has none, or is faster in the default order, runs in that, and
+/// there is such a sum where some job has it. `names`: the jobs'. `devices`: of the nodes. A job that does not fit lends its constraint, with its
+/// name.
 std::vector<Alternative> sums_in_turn(const std::vector<std::vector<Alternative>>& of_jobs,
                                       const std::vector<std::string>& names, int64_t devices);
 

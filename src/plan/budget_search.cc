@@ -164,8 +164,9 @@ class Searcher {
     const bool is_final = tried_.estimated || is_only || !takes_default_order(replica_, tried_.orders[o]) || !has_several_tasks(priced);
     PredictionLimits limits{.below_s = (is_final ? 1 : near_fastest) * search.seconds_to_beat()};
     if (!is_final) limits.most_exchanges = 0;
-    const std::optional<ReplicaPrediction> prediction = tried_.estimated ? estimate_replica(replica_, priced, *tried_.estimated, options_.rounds)
-                                                                         : predict_within(replica_, priced, tried_.orders[o], options_.rounds, limits);
+    const std::optional<ReplicaPrediction> prediction = tried_.estimated
+                                                            ? estimate_replica(replica_, priced, *tried_.estimated, options_.rounds)
+                                                            : predict_within(replica_, priced, tried_.orders[o], options_.rounds, limits);
     const bool keeps_within = tried_.orders[o] == PipelineOrder::automatic && tried_.estimated != EstimatedOrder::continuous_one_f_one_b;
     if (keeps_within && !holds_a_full_pipeline(replica_, priced)) {
       const double idle = prediction ? prediction->bubble : 1 - mean_seconds(replica_, priced) / search.seconds_to_beat();

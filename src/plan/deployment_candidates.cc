@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/never.h"
-#include "plan/deployment/placement.h"
+#include "plan/placement.h"
 #include "plan/deployment/replica_counts.h"
 #include "plan/deployment/system_deployments.h"
 
@@ -75,6 +75,17 @@ std::vector<int64_t> placed(const NodeReplicas& nodes, std::vector<int64_t> repl
   const std::vector<std::vector<PlannedDevice>> places = place_what_fits(sizes, nodes.group());
   for (size_t r = 0; r < places.size(); ++r) replicas[configuration[r]] -= places[r].empty() ? 1 : 0;
   return replicas;
+}
+
+/// Those that get rows of the typical step.
+std::vector<int64_t> with_rows(const NodeReplicas& nodes, const std::vector<int64_t>& replicas) {
+  std::vector<int64_t> used(replicas.size(), 0);
+  for (const ReplicaRows& each : nodes.dispatched(replicas).replicas) used[each.configuration] += each.seconds > 0 ? 1 : 0;
+  for (size_t i = 0; i < used.size(); ++i) {
+    const int64_t copies = nodes.costs()[i].copies;
+    used[i] = (used[i] + copies - 1) / copies;
+  }
+  return used;
 }
 
 /// By the linear model and the exchange of gradients, the best number of like replicas below the most.
@@ -158,7 +169,10 @@ UnlikeDeployments unlike_deployments(NodeReplicas& nodes, const PlanOptions& opt
   const auto add_placed = [&](const std::vector<int64_t>& of_proposed) {
     std::vector<int64_t> replicas(nodes.configurations().size(), 0);
     for (size_t i = 0; i < places.size(); ++i) replicas[places[i]] = of_proposed[i];
-    add(result.found, nodes, placed(nodes, std::move(replicas)));
+    replicas = placed(nodes, std::move(replicas));
+    add(result.found, nodes, replicas);
+    // The others would take part in the exchange and in nothing else.
+    if (options.may_idle && nodes.holds_all_rows(replicas)) add(result.found, nodes, with_rows(nodes, replicas));
   };
   const std::vector<int64_t>& sequences = nodes.buckets().sequences;
   const auto plan_on = [&](int64_t devices) {

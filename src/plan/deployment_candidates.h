@@ -9,8 +9,8 @@
 namespace cotune {
 
 /// Like replicas (LobRA's Task-Fused) of every configuration that holds all rows: as many as there is room for, and, where devices may idle, the best
-/// smaller number by the linear model and the exchange of gradients, and one, unless that model has them far above the best. There must be a deployment (NodeReplicas::no_deployment). Sorted by
-/// fitting_s, so that what may fit otherwise is tried. Only such as save memory as they should.
+/// smaller number by the linear model and the exchange of gradients, and one, unless that model has them far above the best. There must be a
+/// deployment (NodeReplicas::no_deployment). Sorted by fitting_s, so that what may fit otherwise is tried. Only such as save memory as they should.
 std::vector<EstimatedDeployment> like_deployments(NodeReplicas& nodes, const PlanOptions& options);
 
 struct UnlikeDeployments {

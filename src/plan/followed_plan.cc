@@ -66,7 +66,8 @@ class Follower {
     }
     int64_t devices = 0;
     for (const PlannedReplica& replica : plan_.replicas) devices += replica.devices();
-    if (devices > most_ranks) refuse("replicas", fmt::format("must have at most {} devices together, which is what `cotune train` takes; got {}", most_ranks, devices));
+    if (devices > most_ranks)
+      refuse("replicas", fmt::format("must have at most {} devices together, which is what `cotune train` takes; got {}", most_ranks, devices));
   }
 
   FollowedReplica follow(size_t index, int64_t longest_row) {
@@ -77,7 +78,7 @@ class Follower {
                                         .longest_row = planned.longest_row < longest_row ? planned.longest_row : 0,
                                         .stages_per_rank = planned.chunks(),
                                         .shards_weights = planned.shards > 1,
-                                        .divides_tokens = planned.divides_tokens},
+                                        .is_sequence_parallel = planned.is_sequence_parallel},
                             .layout = {.stages = planned.layer_runs(),
                                        .stage_rank = interleaved_stages(static_cast<int32_t>(planned.pipeline_stages()),
                                                                         static_cast<int32_t>(planned.chunks())),

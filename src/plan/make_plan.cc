@@ -6,9 +6,9 @@
 #include <map>
 #include <tuple>
 
-#include "base/at_once.h"
+#include "base/parallel_for.h"
 #include "base/error.h"
-#include "plan/deployment/placement.h"
+#include "plan/placement.h"
 #include "plan/nodes_planner.h"
 #include "plan/plan_advice.h"
 #include "plan/replica_planner.h"
@@ -29,7 +29,7 @@ std::vector<Alternative> plan_in_turn(const ModelConfig& model, const ClusterSpe
   std::vector<std::vector<Alternative>> of_jobs(jobs.size());
   std::vector<std::string> names;
   for (const JobShape& job : jobs) names.push_back(job.name);
-  for_each_at_once(jobs.size(), options.threads, [&](size_t j) {
+  parallel_for(jobs.size(), options.threads, [&](size_t j) {
     const std::vector<JobShape> only = {alone(jobs[j])};
     NodesPlanner planner(model, cluster, group, only, options, {.recompute = options.recompute == Recompute::always});
     of_jobs[j] = planner.plan(system, {Sharing::separate}, options.orders);
@@ -89,7 +89,7 @@ PlanningResult plan_on_nodes(const ModelConfig& model, const ClusterSpec& cluste
                              const std::vector<JobShape>& jobs, const PlanOptions& options) {
   const std::vector<MemorySaving> savings = savings_to_try(options, group);
   std::vector<PlanningResult> of_savings(savings.size());
-  for_each_at_once(savings.size(), options.threads, [&](size_t s) {
+  parallel_for(savings.size(), options.threads, [&](size_t s) {
     of_savings[s] = plan_with_saving(model, cluster, group, jobs, options, savings[s], s == 0);
   });
   PlanningResult result;
@@ -124,7 +124,8 @@ std::vector<ConsideredGrouping> groupings_of(const Plan& plan, const ModelConfig
   for (size_t r = 0; r < plan.replicas.size(); ++r) {
     const PlannedReplica& replica = plan.replicas[r];
     if (replica.rows.empty()) continue;
-    const auto [found, is_new] = slowest.try_emplace({replica.tensor_parallel, replica.divides_tokens, replica.pipeline_stages(), replica.shards}, r);
+    const auto [found, is_new] =
+        slowest.try_emplace({replica.tensor_parallel, replica.is_sequence_parallel, replica.pipeline_stages(), replica.shards}, r);
     if (!is_new && replica.seconds > plan.replicas[found->second].seconds) found->second = r;
   }
   std::vector<ConsideredGrouping> groupings;

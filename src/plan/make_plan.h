@@ -13,8 +13,8 @@
 namespace cotune {
 
 struct PlanningResult {
-  std::vector<Alternative>
-      alternatives;              ///< every kind of nodes × deployment × sharing policy × order, its best replicas each; then the orders_for_few that suit some
+  std::vector<Alternative> alternatives;  ///< every kind of nodes × deployment × sharing policy × order, its best replicas each; then the
+                                          ///< orders_for_few that suit some
   std::optional<size_t> chosen;  ///< in alternatives; none where nothing fits
   std::vector<ConsideredConfiguration> configurations;
   std::vector<ConsideredDeployment> deployments;
@@ -26,17 +26,15 @@ struct PlanningResult {
 };
 
 /// 1. Configurations: replica_candidates on each kind of nodes.
-/// 2. Deployments for the typical step, its rows in length buckets: like replicas (task_fused) of each
-/// configuration that
-///    holds the longest row, and the best of plan_deployment (lobra) over the configurations that
-///    propose_configurations keeps; over all of them where there are few vectors of replica counts. Stages are cut by partition_stages where that is faster than even stages
-///    and fits.
-/// 3. For the best of these, rows are dealt to replicas as dispatch says, packed under each sharing policy,
-/// and every
-///    replica simulated under each order. Token budgets are those of search_budgets; of replicas of one shape with rows of the same jobs the
-///    slowest is searched, and the others take what it has where that fits and does not make one of them the slowest. Under `hybrid` the hybrid tasks are the fastest of: all jobs, each
-///    job by itself, those of choose_hybrid_tasks, and with tensor parallelism pairs and halves in one clock. Where a pipeline
-///    has few microbatches, interleaved 1F1B and the split of few hybrid tasks' steps are compared as well (orders_for_few).
+/// 2. Deployments for the typical step, its rows in length buckets: like replicas (task_fused) of each configuration that holds the
+///    longest row, and the best of plan_deployment (lobra) over the configurations that propose_configurations keeps; over all of them
+///    where there are few vectors of replica counts. Stages are cut by partition_stages where that is faster than even stages and fits.
+/// 3. For the best of these, rows are dealt to replicas as dispatch says, packed under each sharing policy, and every replica simulated
+///    under each order. Token budgets are those of search_budgets; of replicas of one shape with rows of the same jobs the slowest is
+///    searched, and the others take what it has where that fits and does not make one of them the slowest. Under `hybrid` the hybrid
+///    tasks are the fastest of: all jobs, each job by itself, those of choose_hybrid_tasks, and with tensor parallelism pairs and halves
+///    in one clock. Where a pipeline has few microbatches, interleaved 1F1B and the split of few hybrid tasks' steps are compared as
+///    well (orders_for_few).
 /// 4. The shortest predicted step is chosen; among those within a thousandth of it `hybrid` before other sharing, then the
 ///    one with the least memory.
 /// All replicas stand on one kind of nodes: the kind with the shortest step. Where nothing fits, all of this again with every size of replicas

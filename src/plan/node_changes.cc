@@ -4,7 +4,7 @@
 #include <array>
 #include <optional>
 
-#include "base/at_once.h"
+#include "base/parallel_for.h"
 #include "plan/plan_advice.h"
 
 namespace cotune {
@@ -61,7 +61,7 @@ std::vector<NodeChange> node_changes(const ModelConfig& model, const ClusterSpec
   };
   const std::array<int64_t, 2> more = {1, -1};
   std::array<std::optional<NodeChange>, 2> found;
-  for_each_at_once(more.size(), options.threads, [&](size_t i) { found[i] = changed_by(more[i]); });
+  parallel_for(more.size(), options.threads, [&](size_t i) { found[i] = changed_by(more[i]); });
   std::vector<NodeChange> changes;
   for (std::optional<NodeChange>& each : found) {
     if (each) changes.push_back(*std::move(each));

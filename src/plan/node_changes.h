@@ -25,10 +25,10 @@ struct NodeChange {
   double speed_up(const PredictedStep& before) const { return fits() ? before.seconds / predicted.seconds : 0; }
 };
 
-/// One more and one fewer of the kind that the plan stands on (fewer only where there are several), each by make_plan, with
-/// the sharing policies hybrid and the plan's own, and the orders automatic, the plan's own and those for few microbatches; memory is saved only where the
-/// plan does so, or nothing fits without. A network that a second node
-/// needs is with_network's. Nothing where there is no plan: its advice says what would help.
+/// One more and one fewer of the kind that the plan stands on (fewer only where there are several), each by make_plan, with the sharing
+/// policies hybrid and the plan's own, and the orders automatic, the plan's own and those for few microbatches; memory is saved only where
+/// the plan does so, or nothing fits without. A network that a second node needs is with_network's. Nothing where there is no plan: its
+/// advice says what would help.
 std::vector<NodeChange> node_changes(const ModelConfig& model, const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
                                      const PlanOptions& options, const PlanningResult& result);
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "plan/cost/replica_stages.h"
-#include "plan/deployment/placement.h"
+#include "plan/placement.h"
 #include "plan/plan_totals.h"
 
 namespace cotune {
@@ -81,7 +81,7 @@ void NodeReplicas::find_configurations() {
         ConsideredConfiguration{.nodes = group_.name,
                                 .tensor_parallel = shape.tensor_parallel,
                                 .pipeline_stages = shape.pipeline_stages,
-                                .divides_tokens = shape.divides_tokens,
+                                .is_sequence_parallel = shape.is_sequence_parallel,
                                 .shards = shape.shards,
                                 .recompute = saving_.recompute,
                                 .chunk_tokens = shape.chunk_tokens,
@@ -205,10 +205,10 @@ PlannedReplica NodeReplicas::replica_with(const Configuration& shape, const std:
     stages.first->second =
         balanced_stages(model_, jobs_, shape.pipeline_stages, shape.tensor_parallel, shape.chunk_tokens,
                         planner_.prices(shape.tensor_parallel), group_.device.usable_bytes(),
-                        {shape.shards, options_.replicas.gather_overlap}, shape.divides_tokens);
+                        {shape.shards, options_.replicas.gather_overlap}, shape.is_sequence_parallel);
   }
   PlannedReplica replica{.tensor_parallel = shape.tensor_parallel,
-                         .divides_tokens = shape.divides_tokens,
+                         .is_sequence_parallel = shape.is_sequence_parallel,
                          .token_budget = shape.chunk_tokens,
                          .longest_row = shape.reach(),
                          .shards = shape.shards,

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "plan/deployment/placement.h"
+#include "plan/placement.h"
 #include "plan/deployment_candidates.h"
 #include "plan/plan_totals.h"
 
@@ -21,9 +21,11 @@ constexpr const char* planner_version = "1";
 /// Deployments beyond those that are simulated in full, at most, that a policy under which nothing fits yet is tried on.
 constexpr int64_t most_sought = 8;
 
-/// How many deployments are simulated under the last policy and order: estimates of few devices are cheap to check.
-int64_t most_simulated(const PlanOptions& options, int64_t devices) {
-  return options.simulated_deployments + (devices <= 32 ? 32 / devices : 0);
+/// How many deployments are simulated under the last policy and order: estimates of few devices, and of few rows, whose microbatches are few, are
+/// cheap to check, and are off by more, as they know no interleaved or split pipeline.
+int64_t most_simulated(const PlanOptions& options, int64_t devices, int64_t rows) {
+  constexpr int64_t few = 32, most_more = 8;
+  return options.simulated_deployments + (devices <= few ? few / devices : 0) + std::min(most_more, few / std::max<int64_t>(1, rows));
 }
 
 bool has_few_microbatches(const Alternative& alternative) { return std::ranges::any_of(alternative.plans.front().replicas, suits_few); }
@@ -123,7 +125,7 @@ std::vector<Alternative> NodesPlanner::plan(System system, const std::vector<Sha
   if (found.empty()) {
     best.refuse(fmt::format("out of memory: no configuration with sharded weights holds rows of {} tokens", nodes_.longest_row()));
   }
-  const int64_t simulated_count = most_simulated(options_, nodes_.device_count());
+  const int64_t simulated_count = most_simulated(options_, nodes_.device_count(), nodes_.buckets().rows());
   int64_t sought = 0;
   for (size_t place = 0; place < found.size(); ++place) {
     const EstimatedDeployment& deployed = found[place];

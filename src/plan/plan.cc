@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 #include "plan/shapes/cluster_file.h"
-#include "plan/shapes/configuration.h"
+#include "plan/deployment/configuration.h"
 
 namespace cotune {
 
@@ -60,12 +60,12 @@ std::string replicas_text(const Plan& plan) {
   // By devices, then by tensor parallelism, descending.
   std::map<std::tuple<int64_t, int64_t, bool, int64_t>, int64_t, std::greater<>> counts;
   for (const PlannedReplica& replica : plan.replicas) {
-    ++counts[{replica.devices(), replica.tensor_parallel, replica.divides_tokens, replica.shards}];
+    ++counts[{replica.devices(), replica.tensor_parallel, replica.is_sequence_parallel, replica.shards}];
   }
   std::vector<std::string> parts;
   for (const auto& [shape, count] : counts) {
-    const auto& [devices, tensor_parallel, divides_tokens, shards] = shape;
-    const std::string name = configuration_name(tensor_parallel, divides_tokens, devices / tensor_parallel, shards);
+    const auto& [devices, tensor_parallel, is_sequence_parallel, shards] = shape;
+    const std::string name = configuration_name(tensor_parallel, is_sequence_parallel, devices / tensor_parallel, shards);
     parts.push_back(fmt::format("{}×{}", name, count / shards));
   }
   return fmt::format("{}", fmt::join(parts, ", "));

@@ -14,33 +14,15 @@
 #include "plan/cost/stage_memory.h"
 #include "plan/deployment/system_deployments.h"
 #include "plan/shapes/cluster.h"
+#include "plan/shapes/pipeline_order.h"
 #include "plan/shapes/typical_step.h"
 #include "schedule/operators.h"
 
 namespace cotune {
 
-/// Who computes what and when inside a replica (schedule/pipeline).
-enum class PipelineOrder {
-  gpipe,        ///< all forwards of a hybrid task's step, then all its backwards
-  one_f_one_b,  ///< 1F1B with a flush after every hybrid task's step
-  automatic,    ///< choose_order: the best of several by simulation, within the device's memory
-  interleaved,  ///< interleaved 1F1B where a rank holds several runs of layers (PlannedStage::further), else as automatic
-  split,        ///< as automatic; steps of few hybrid tasks are split into more microbatches (PlannedReplica::least_microbatches)
-};
-
 template <>
 inline constexpr std::array<std::string_view, 4> enum_names<System>{"task-fused", "task-sequential",
                                                                     "lobra-sequential", "lobra"};
-template <>
-inline constexpr std::array<std::string_view, 5> enum_names<PipelineOrder>{"gpipe", "1f1b", "auto", "interleaved", "split"};
-
-/// A device of the cluster file.
-struct PlannedDevice {
-  std::string nodes;   ///< name of the node group
-  int64_t node = 0;    ///< index in the group
-  int64_t device = 0;  ///< index in the node
-  bool operator==(const PlannedDevice&) const = default;
-};
 
 /// One stage of a replica: layers, and the ranks that hold them. All its ranks are predicted alike.
 struct PlannedStage {
@@ -58,7 +40,7 @@ struct PlannedStage {
 
 struct PlannedReplica {
   int64_t tensor_parallel = 1;
-  bool divides_tokens = false;  ///< its tensor-parallel ranks divide the tokens, too (schedule/sequence_parallel.h); its stages say so as well
+  bool is_sequence_parallel = false;  ///< its tensor-parallel ranks divide the tokens, too (schedule/sequence_parallel.h); its stages say so as well
   int64_t token_budget = 0;  ///< tokens of a microbatch; a longer row is a chain of microbatches
   int64_t longest_row = 0;   ///< tokens: no longer row is sent here
   int64_t shards = 1;        ///< replicas in a row, this one among them, that share one set of frozen weights

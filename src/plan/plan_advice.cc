@@ -9,16 +9,21 @@
 
 #include "base/counted.h"
 #include "base/quantity_text.h"
+#include "plan/fitting_plan.h"
 #include "plan/replica_planner.h"
 #include "schedule/microbatch.h"
 
 namespace cotune {
 namespace {
 
+/// At least so many, as bytes_text has them: what it says is enough.
+std::string enough_text(int64_t bytes) { return bytes_text(bytes_rounded_up(bytes)); }
+
 /// A way to hold the longest row, were memory without end, and as many microbatches as a pipeline needs.
 struct Need {
   ReplicaCandidate candidate;
   bool recompute = false;
+  int64_t chunk_tokens = 0;  ///< of its microbatches
 
   const StageMemory& memory() const { return candidate.memory.total() > candidate.row_memory.total() ? candidate.memory : candidate.row_memory; }
   int64_t bytes() const { return memory().total(); }
@@ -35,12 +40,16 @@ std::string largest_term(const StageMemory& memory) {
   return fmt::format("{} of {}", bytes_text(most->first), most->second);
 }
 
+constexpr int64_t most_times = 64;             // as many nodes as there are that are looked at
+constexpr int64_t most_planned_devices = 16;  // that plans are made for, to see with which memory one fits
+
 class Adviser {
  public:
   Adviser(const ModelConfig& model, const ClusterSpec& cluster, const std::vector<JobShape>& jobs, const PlanOptions& options)
       : model_(model), cluster_(cluster), jobs_(jobs), options_(options) {
-    longest_ = atom_tokens;
     for (const JobShape& job : jobs) longest_ = std::max(longest_, job.lengths.longest());
+    is_short_ = longest_ < atom_tokens;
+    longest_ = std::max(longest_, atom_tokens);
     savings_ = {{.recompute = options.recompute == Recompute::always}};
     for (const MemorySaving& each : options.savings) {
       if (!each.recompute || options.recompute != Recompute::never) savings_.push_back(each);
@@ -66,6 +75,11 @@ class Adviser {
     int64_t row_tokens = 0;
   };
 
+  /// What must fit at least, in words. No microbatch is smaller than an atom, however short the rows.
+  std::string rows() const {
+    return is_short_ ? fmt::format("microbatches of {} tokens, the smallest token budget,", longest_) : fmt::format("rows of {} tokens", longest_);
+  }
+
   /// Where no configuration has room for the longest row.
   std::string more_memory(const NodeGroup& group, const Reach& reach) const {
     const int64_t limit = group.device.usable_bytes();
@@ -73,11 +87,18 @@ class Adviser {
     const std::vector<Need> all = needs(cluster_, group, 1);
     const auto least =
         std::min_element(all.begin(), all.end(), [](const Need& a, const Need& b) { return a.bytes() < b.bytes(); });
-    if (least != all.end()) {
-      text += fmt::format(
-          "  {}: rows of {} tokens need at least {} per device, as {}, {} of it; {} of its {} may be used.\n", group.name,
-          longest_, bytes_text(least->bytes()), least->name(), largest_term(least->memory()), bytes_text(limit),
-          bytes_text(group.device.memory_bytes));
+    const bool has_least = least != all.end();
+    const std::string of_limit = fmt::format("{} of its {} may be used", bytes_text(limit), bytes_text(group.device.memory_bytes));
+    if (const std::optional<FittingPlan> held = has_least ? held_with_budget(group) : std::nullopt) {
+      text += fmt::format("  {}: with run.token_budget {} a step needs at least {} per device, as {}, {} of it; {}.\n", group.name,
+                          options_.token_budget, bytes_text(held->limit_bytes), held->replicas, largest_term(held->memory), of_limit);
+      if (bytes_rounded_up(least->bytes()) < held->limit_bytes) {
+        text += fmt::format("  {}: run.token_budget {} in its place would do with {}, as {}.\n", group.name, least->chunk_tokens,
+                            enough_text(least->bytes()), least->name());
+      }
+    } else if (has_least) {
+      text += fmt::format("  {}: {} need at least {} per device, as {}, {} of it; {}.\n", group.name, rows(), enough_text(least->bytes()),
+                          least->name(), largest_term(least->memory()), of_limit);
     }
     if (const std::optional<Need> fewest = fewest_devices(group, limit)) {
       const int64_t nodes = (fewest->devices() + group.devices - 1) / group.devices;
@@ -94,19 +115,33 @@ class Adviser {
     return text;
   }
 
+  /// Whether what fits is found by planning: where the budget is given, rows share microbatches, which no closed form tells.
+  bool is_budget_kept() const { return options_.token_budget > 0 && !is_packed(); }
+
+  /// With run.token_budget as it is; nothing where none is given.
+  std::optional<FittingPlan> held_with_budget(const NodeGroup& group) const {
+    if (!is_budget_kept() || group.count * group.devices > most_planned_devices) return std::nullopt;
+    return plan_in_least_memory({model_, cluster_, jobs_, options_}, group);
+  }
+
   bool is_packed() const {
     return std::ranges::all_of(options_.sharing, [](Sharing each) { return each == Sharing::batch_all; });
   }
 
   /// Where the longest row fits, rows beside it are too many.
   std::string smaller_microbatches(const NodeGroup& group, const Reach& reach) const {
-    std::string text = fmt::format("  {}: rows of {} tokens fit; a microbatch may have up to {} tokens, as {}.\n", group.name, longest_, reach.tokens, reach.name);
+    std::string text =
+        fmt::format("  {}: {} fit; a microbatch may have up to {} tokens, as {}.\n", group.name, rows(), reach.tokens, reach.name);
     if (least_budget(options_) > reach.tokens) {
       text += fmt::format("  {}: run.chunk_size is {}; {} or less would do.\n", group.name, options_.chunk_size, reach.tokens);
     } else if (const auto [least, most] = budgets(reach);
                !is_packed() && options_.token_budget > 0 && (options_.token_budget < least || options_.token_budget > most)) {
       text += fmt::format("  {}: run.token_budget is {}; {} would do.\n", group.name, options_.token_budget,
                           least < most ? fmt::format("{} to {}", least, most) : std::to_string(least));
+      if (const std::optional<FittingPlan> held = held_with_budget(group)) {
+        text += fmt::format("  {}: with run.token_budget {} a step needs at least {} per device, as {}.\n", group.name, options_.token_budget,
+                            bytes_text(held->limit_bytes), held->replicas);
+      }
     }
     return text;
   }
@@ -121,7 +156,6 @@ class Adviser {
   /// gradients of keys and values.
   std::vector<int64_t> row_chunks() const {
     const int64_t least = whole_chunk_steps(least_budget(options_)), whole = whole_chunk_steps(longest_);
-    if (options_.token_budget > 0) return {std::min(whole_chunk_steps(options_.token_budget), whole)};
     return least < whole ? std::vector{least, whole} : std::vector{least};
   }
 
@@ -137,7 +171,7 @@ class Adviser {
         limits.most_row_tokens = whole_chunk_steps(longest_);
         limits.most_devices *= times;
         for (ReplicaCandidate& each : replica_candidates(model_, jobs_, cluster, roomy, options_.dtype, limits)) {
-          all.push_back({std::move(each), saving.recompute});
+          all.push_back({std::move(each), saving.recompute, tokens});
         }
       }
     }
@@ -156,7 +190,7 @@ class Adviser {
 
   /// On up to 64 times as many nodes: numbers of them are doubled until it fits, then at most sixteen below are tried.
   std::optional<Need> fewest_devices(const NodeGroup& group, int64_t limit) const {
-    for (int64_t nodes = 2 * group.count; nodes <= 64 * group.count; nodes *= 2) {
+    for (int64_t nodes = 2 * group.count; nodes <= most_times * group.count; nodes *= 2) {
       const std::optional<Need> fitting = fewest_devices_on(group, nodes, limit);
       if (!fitting) continue;
       const int64_t least = nodes / 2 + 1, step = std::max<int64_t>(1, (nodes - least + 15) / 16);
@@ -199,7 +233,8 @@ class Adviser {
   const std::vector<JobShape>& jobs_;
   const PlanOptions& options_;
   std::vector<MemorySaving> savings_;
-  int64_t longest_ = 0;
+  int64_t longest_ = 0;    ///< tokens of the longest row; an atom where all are shorter
+  bool is_short_ = false;  ///< all rows are shorter than the smallest microbatch
 };
 
 }  // namespace

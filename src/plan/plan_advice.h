@@ -11,10 +11,12 @@ namespace cotune {
 
 /// In words and numbers: the configuration of the cluster that needs the least memory per device for the longest row, how much
 /// that is, of what there is, and its largest term; the fewest nodes of each kind on which some configuration fits, up to 64
-/// times as many; and the longest rows that fit as it is. Where the longest row fits, and only the rows that `options` have beside it
-/// in a microbatch do not, or run.token_budget cuts it where it would fit whole: the largest microbatch that fits, and which option asks for
-/// another. Recomputation and sharded weights, as options.savings has them, are among the configurations. All of it is said of rows that need share
-/// a microbatch with no other: where only batch-all is tried, which has them share it, the text says so.
+/// times as many; and the longest rows that fit as it is. Where options.token_budget is given, and not only batch-all is tried, the memory is found
+/// by planning with it (fitting_plan.h) on up to 16 devices, and which budget would do with less is said beside it. Where the longest row fits, and
+/// only the rows that `options` have beside it in a microbatch do not, or run.token_budget cuts it where it would fit whole: the largest microbatch
+/// that fits, and which option asks for another. Recomputation and sharded weights, as options.savings has them, are among the configurations.
+/// All of it is said of rows that need share a microbatch with no other: where only batch-all is tried, which has them share it, the text says
+/// so.
 std::string advise(const ModelConfig& model, const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
                    const PlanOptions& options);
 

@@ -48,7 +48,7 @@ OrderedJson to_json(const PlannedReplica& replica, size_t job_count) {
   for (const StepRow& row : replica.rows) rows[static_cast<size_t>(row.job)].push_back(row.tokens);
   for (const PlannedStage& stage : replica.stages) stages.push_back(to_json(stage));
   return {{"tensor_parallel", replica.tensor_parallel},
-          {"divides_tokens", replica.divides_tokens},
+          {"sequence_parallel", replica.is_sequence_parallel},
           {"token_budget", replica.token_budget},
           {"longest_row", replica.longest_row},
           {"shards", replica.shards},
@@ -115,6 +115,8 @@ class Place {
     }
     return value_.get<double>();
   }
+
+  bool is_null() const { return value_.is_null(); }
 
   bool truth() const {
     if (!value_.is_boolean()) refuse("true or false");
@@ -217,7 +219,7 @@ void read_layers(const std::vector<Place>& stages, PlannedReplica& replica) {
                            .has_embedding = n == 0 && s == 0,
                            .has_head = n + 2 == numbers && s + 1 == stages.size(),
                            .tensor_parallel = replica.tensor_parallel,
-                           .divides_tokens = replica.divides_tokens};
+                           .is_sequence_parallel = replica.is_sequence_parallel};
       next = run.last_layer;
       if (n == 0) {
         replica.stages[s].shape = run;
@@ -246,12 +248,12 @@ std::vector<StepRow> rows_from(const Place& place, size_t job_count) {
 }
 
 PlannedReplica replica_from(const Place& place, size_t job_count) {
-  place.expect_keys({"tensor_parallel", "divides_tokens", "token_budget", "longest_row", "shards", "least_microbatches", "stages", "hybrid_tasks",
+  place.expect_keys({"tensor_parallel", "sequence_parallel", "token_budget", "longest_row", "shards", "least_microbatches", "stages", "hybrid_tasks",
                      "buckets", "rows", "microbatches", "tokens", "processed_tokens", "seconds", "bubble", "backward_ratio"});
   PlannedReplica replica;
   replica.tensor_parallel = place.at("tensor_parallel").whole(1, 1 << 20);
-  replica.divides_tokens = place.at("divides_tokens").truth();
-  if (replica.divides_tokens && replica.tensor_parallel == 1) place.at("divides_tokens").refuse("false where tensor_parallel is 1");
+  replica.is_sequence_parallel = place.at("sequence_parallel").truth();
+  if (replica.is_sequence_parallel && replica.tensor_parallel == 1) place.at("sequence_parallel").refuse("false where tensor_parallel is 1");
   replica.token_budget = place.at("token_budget").whole(1);
   replica.longest_row = place.at("longest_row").whole(1);
   replica.shards = place.at("shards").whole(1);
@@ -281,7 +283,7 @@ void check_shards(const Place& place, const std::vector<PlannedReplica>& replica
     for (size_t r = first; r < first + shards; ++r) {
       const bool is_like = r < replicas.size() && replicas[r].shards == replicas[first].shards &&
                            replicas[r].tensor_parallel == replicas[first].tensor_parallel &&
-                           replicas[r].divides_tokens == replicas[first].divides_tokens &&
+                           replicas[r].is_sequence_parallel == replicas[first].is_sequence_parallel &&
                            replicas[r].stages.size() == replicas[first].stages.size();
       if (!is_like) {
         places[first].at("shards").refuse(fmt::format("as many as the like replicas in a row from here, {}", r - first));
@@ -331,7 +333,7 @@ PredictedStep step_from(const Place& place) {
           .bubble = place.at("bubble").number(1),
           .idle = place.at("idle").number(1),
           .fullest_bytes = place.at("fullest_bytes").whole(0),
-          .cost = place.at("cost").number()};
+          .cost = place.at("cost").is_null() ? 0 : place.at("cost").number()};
 }
 
 }  // namespace
@@ -345,7 +347,7 @@ OrderedJson to_json(const PredictedStep& step) {
           {"bubble", step.bubble},
           {"idle", step.idle},
           {"fullest_bytes", step.fullest_bytes},
-          {"cost", step.cost}};
+          {"cost", step.cost > 0 ? OrderedJson(step.cost) : OrderedJson(nullptr)}};
 }
 
 OrderedJson to_json(const Plan& plan) {

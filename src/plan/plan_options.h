@@ -40,9 +40,10 @@ struct PlanOptions {
   int64_t simulated_deployments = 3;  ///< per kind: as many of the best by their estimates are simulated in full; on few
                                       ///< devices 32 / devices more, under the last sharing policy and order of the above; a
                                       ///< policy that fits on none of these is tried on up to eight more
-  ReplicaLimits replicas = {.may_divide_tokens = true};  ///< of plans that save no memory: recompute and most_shards are not read
+  ReplicaLimits replicas = {.may_be_sequence_parallel = true};  ///< of plans that save no memory: recompute and most_shards are not read
   Recompute recompute = Recompute::automatic;  ///< automatic: as a saving; always: in every plan; never: in none
-  /// How memory is saved at the cost of time, each tried with sharing hybrid (or the one that is given) in the default order beside the plans without.
+  /// How memory is saved at the cost of time, each tried with sharing hybrid (or the one that is given) in the default order beside the plans
+  /// without.
   std::vector<MemorySaving> savings = {{.recompute = true}, {.most_shards = 16}, {.recompute = true, .most_shards = 16}};
   DeploymentLimits deployment = {.dealing = Dealing::by_row, .gap = 0.005};
   const MeasuredTimes* measured =

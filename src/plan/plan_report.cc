@@ -9,8 +9,8 @@
 
 #include "base/counted.h"
 #include "base/quantity_text.h"
-#include "plan/deployment/placement.h"
-#include "plan/shapes/configuration.h"
+#include "plan/placement.h"
+#include "plan/deployment/configuration.h"
 
 namespace cotune {
 namespace {
@@ -82,8 +82,8 @@ std::string uneven_text(const PlannedReplica& replica) {
 void explain_replica(std::string& text, const Plan& plan, size_t index, const SweepOfJob& sweeps) {
   const PlannedReplica& replica = plan.replicas[index];
   text += fmt::format("  replica {}: {} on {}{}{}\n", index,
-                      configuration_name(replica.tensor_parallel, replica.divides_tokens, replica.pipeline_stages(), 1), devices_text(replica),
-                      replica.divides_tokens ? ", whose ranks divide the tokens, too, where they do not divide layers" : "",
+                      configuration_name(replica.tensor_parallel, replica.is_sequence_parallel, replica.pipeline_stages(), 1), devices_text(replica),
+                      replica.is_sequence_parallel ? ", whose ranks divide the tokens, too, where they do not divide layers" : "",
                       replica.shards > 1 ? fmt::format(", its frozen weights shared out over {} like it", replica.shards) : "");
   if (replica.rows.empty()) {
     text += "    no rows of the typical step\n";
@@ -122,7 +122,7 @@ void explain_replicas(std::string& text, const Plan& plan, const SweepOfJob& swe
   std::map<std::tuple<int64_t, bool, int64_t, int64_t, int64_t>, int64_t> seen;
   for (size_t r = 0; r < plan.replicas.size(); ++r) {
     const PlannedReplica& replica = plan.replicas[r];
-    if (seen[{replica.tensor_parallel, replica.divides_tokens, replica.pipeline_stages(), replica.shards, replica.chunks()}]++ == 0) {
+    if (seen[{replica.tensor_parallel, replica.is_sequence_parallel, replica.pipeline_stages(), replica.shards, replica.chunks()}]++ == 0) {
       explain_replica(text, plan, r, sweeps);
     } else {
       const std::string uneven = uneven_text(replica);
@@ -144,8 +144,8 @@ void explain_choice(std::string& text, const Plan& plan, const ClusterSpec& clus
                       plan.recompute == Recompute::always ? ", activations recomputed" : "");
   const double slowest = step.seconds - step.exchange_s;
   text += fmt::format("  a step of {}: {} = slowest replica {} + exchange of gradients {}\n",
-                      plan.jobs.size() == 1 ? "the job" : fmt::format("all {} jobs", plan.jobs.size()), seconds_text(step.seconds, false), seconds_text(slowest, false),
-                      seconds_text(step.exchange_s, false));
+                      plan.jobs.size() == 1 ? "the job" : fmt::format("all {} jobs", plan.jobs.size()), seconds_text(step.seconds, false),
+                      seconds_text(slowest, false), seconds_text(step.exchange_s, false));
   text +=
       fmt::format("  throughput: {:.0f} tokens/s = {} / {}; {} processed with pads\n",
                   step.tokens_per_s(), counted(step.tokens, "token"), seconds_text(step.seconds, false), step.processed_tokens);
@@ -154,7 +154,8 @@ void explain_choice(std::string& text, const Plan& plan, const ClusterSpec& clus
   text += fmt::format("  idle: {} of {} until the step ends, of that in pipelines (bubble) {}\n", share_text(step.idle),
                       cluster.nodes.size() > 1 ? fmt::format("all devices of {}", group.name) : "all devices", share_text(step.bubble));
   for (const NodeGroup& other : cluster.nodes) {
-    if (other.name != group.name) text += fmt::format("  {} of {} stay free, and are in no figure\n", counted(other.count * other.devices, "device"), other.name);
+    if (other.name != group.name)
+      text += fmt::format("  {} of {} stay free, and are in no figure\n", counted(other.count * other.devices, "device"), other.name);
   }
   text += fmt::format("  fullest device: {} of {} that may be used of {}\n", bytes_text(step.fullest_bytes),
                       bytes_text(group.device.usable_bytes()), bytes_text(group.device.memory_bytes));
@@ -168,7 +169,7 @@ void explain_choice(std::string& text, const Plan& plan, const ClusterSpec& clus
 
 /// `<1,4>/2 r`: with its shards, and r where activations are recomputed.
 std::string configuration_text(const ConsideredConfiguration& each) {
-  return configuration_name(each.tensor_parallel, each.divides_tokens, each.pipeline_stages, each.shards) + (each.recompute ? " r" : "");
+  return configuration_name(each.tensor_parallel, each.is_sequence_parallel, each.pipeline_stages, each.shards) + (each.recompute ? " r" : "");
 }
 
 /// Those that save memory as the plan does; all of them where there is none.
@@ -228,9 +229,9 @@ void explain_deployments(std::string& text, const PlanningResult& result) {
     text += fmt::format(
         "  of {} of replica counts {} hold not every row, {} are ruled out by a lower bound, {} were "
         "solved, {} are "
-        "open;\n  by the linear model, which is of large microbatches and bounds no simulated step, no deployment of the configurations that are proposed for unlike replicas takes less than {}\n",
-        counted(lobra.enumerated, "vector"), lobra.unable, lobra.bounded, lobra.solved, lobra.open,
-        seconds_text(lobra.lower_bound, false));
+        "open;\n  by the linear model, which is of large microbatches and bounds no simulated step, no deployment of the configurations that are "
+        "proposed for unlike replicas takes less than {}\n",
+        counted(lobra.enumerated, "vector"), lobra.unable, lobra.bounded, lobra.solved, lobra.open, seconds_text(lobra.lower_bound, false));
   }
 }
 
@@ -290,14 +291,12 @@ std::string explain(const std::vector<NodeChange>& changes, const PredictedStep&
       text += fmt::format("  {}: {}\n", each.to, each.constraint);
       continue;
     }
-    text += fmt::format("  {}: {} per step, {:.2f} times as fast, {:.0f} tokens/s{}; {}{}{}\n", each.to,
-                        seconds_text(each.predicted.seconds, false), each.speed_up(before), each.predicted.tokens_per_s(),
-                        before.cost > 0 ? fmt::format(", cost {:.4g} per step, {:.2f} times as much", each.predicted.cost,
-                                                      each.predicted.cost / before.cost)
-                                        : "",
-                        each.replicas, each.saves_memory ? ", saving memory" : "",
-                        each.assumed_network.empty() ? ""
-                                                     : fmt::format("; over {}, which is assumed (`network` of the cluster file says)", each.assumed_network));
+    text += fmt::format(
+        "  {}: {} per step, {:.2f} times as fast, {:.0f} tokens/s{}; {}{}{}\n", each.to, seconds_text(each.predicted.seconds, false),
+        each.speed_up(before), each.predicted.tokens_per_s(),
+        before.cost > 0 ? fmt::format(", cost {:.4g} per step, {:.2f} times as much", each.predicted.cost, each.predicted.cost / before.cost) : "",
+        each.replicas, each.saves_memory ? ", saving memory" : "",
+        each.assumed_network.empty() ? "" : fmt::format("; over {}, which is assumed (`network` of the cluster file says)", each.assumed_network));
   }
   return text;
 }

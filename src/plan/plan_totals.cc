@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "plan/cost/operator_seconds.h"
-#include "plan/deployment/placement.h"
+#include "plan/placement.h"
 #include "schedule/resident_memory.h"
 
 namespace cotune {

@@ -76,7 +76,7 @@ nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<N
   for (const ConsideredConfiguration& each : result.configurations) {
     configurations.push_back({{"nodes", each.nodes},
                               {"tensor_parallel", each.tensor_parallel},
-                              {"divides_tokens", each.divides_tokens},
+                              {"sequence_parallel", each.is_sequence_parallel},
                               {"pipeline_stages", each.pipeline_stages},
                               {"shards", each.shards},
                               {"recompute", each.recompute},

@@ -20,8 +20,8 @@ namespace cotune {
 ///  "advice"}. "overflow": {"term", "bytes"}, null where everything fits. Fields as in alternatives.h, and null where these are 0 for what
 /// is not known: "predicted" of an alternative of which nothing can be deployed (of one job after the other, where one has no plan: all but
 /// "fullest_bytes", which is then needed at least), "speed_up" where nothing fits, "tokens_per_device_s" where no chunk does, "memory_bytes" and
-/// "estimated_chunk_s" of a configuration without a price, "simulated_s" where nothing that was simulated fits, and with "simulated_bytes" where nothing was, and
-/// "lower_bound_s" where nothing was enumerated.
+/// "estimated_chunk_s" of a configuration without a price, "simulated_s" where nothing that was simulated fits, and with "simulated_bytes" where
+/// nothing was, and "lower_bound_s" where nothing was enumerated.
 nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<NodeChange>& changes = {});
 
 /// An element of its "groupings".

@@ -1,6 +1,6 @@
 #include "plan/replica_models.h"
 
-#include "plan/deployment/placement.h"
+#include "plan/placement.h"
 
 namespace cotune {
 

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "plan/cost/weight_sharding.h"
-#include "plan/deployment/placement.h"
+#include "plan/placement.h"
 #include "plan/fusion/hybrid_tasks.h"
 #include "plan/fusion/replica_jobs.h"
 #include "schedule/pipeline/lorapp.h"
@@ -36,7 +36,7 @@ int64_t enough_microbatches(size_t stages) { return stages > 1 ? 8 * static_cast
 /// The replica with `chunks` runs of layers a rank, all of one length.
 PlannedReplica with_chunks(PlannedReplica replica, const ModelConfig& model, int64_t chunks) {
   const std::vector<StageShape> runs =
-      even_stages(model, chunks * replica.pipeline_stages(), replica.tensor_parallel, replica.divides_tokens);
+      even_stages(model, chunks * replica.pipeline_stages(), replica.tensor_parallel, replica.is_sequence_parallel);
   for (size_t k = 0; k < runs.size(); ++k) {
     PlannedStage& stage = replica.stages[k % replica.stages.size()];
     if (k < replica.stages.size()) {
@@ -215,7 +215,7 @@ std::vector<ConsideredGrouping> ReplicaPlanner::groupings(const PlannedReplica& 
   if (planned.chunks() > 1) {
     for (PlannedStage& stage : whole.stages) stage.further.clear();
     const std::vector<StageShape> even =
-        even_stages(model_, planned.pipeline_stages(), planned.tensor_parallel, planned.divides_tokens);
+        even_stages(model_, planned.pipeline_stages(), planned.tensor_parallel, planned.is_sequence_parallel);
     for (size_t s = 0; s < even.size(); ++s) whole.stages[s].shape = even[s];
   }
   std::vector<TaskChoice> choices = task_choices(model_of(whole), rows, Sharing::hybrid);
@@ -263,7 +263,7 @@ const std::vector<TaskChoice>& ReplicaPlanner::task_choices(const ReplicaModel& 
   const int64_t tensor_parallel = replica.stages.front().tensor_parallel;
   // Replicas of one shape get like rows: what is best for the first with these jobs is tried on all.
   const auto [found, is_new] =
-      task_choices_.try_emplace({tensor_parallel, replica.stages.front().divides_tokens, replica.stages.size(), replica.sharding.shards,
+      task_choices_.try_emplace({tensor_parallel, replica.stages.front().is_sequence_parallel, replica.stages.size(), replica.sharding.shards,
                                  jobs});
   std::vector<TaskChoice>& choices = found->second;
   if (!is_new) return choices;

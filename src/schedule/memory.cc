@@ -50,7 +50,7 @@ struct AdapterRows {
 /// A job's rows are not spread over the slices of the tokens: those of one rank may be its alone.
 int64_t rows_that_one_rank_may_have(const JobFootprint& job, const MemoryFacts& facts) {
   const bool in_slices = std::ranges::any_of(job.adapters, [](const AdapterShape& adapter) { return adapts_slices(adapter.method); });
-  return facts.divides_tokens && parts_here(facts) == 1 && in_slices ? facts.tensor_parallel : 1;
+  return facts.is_sequence_parallel && parts_here(facts) == 1 && in_slices ? facts.tensor_parallel : 1;
 }
 
 /// The most that so many tokens of a microbatch keep.
@@ -92,7 +92,7 @@ MemoryEstimate predict_rounds(const ModelConfig& config, std::span<const JobFoot
     lowest_of_all = std::min(lowest_of_all, lowest_layer(config, job));
   }
 
-  const int64_t tensor = facts.tensor_parallel, parts = parts_here(facts), slices = facts.divides_tokens ? tensor : 1;
+  const int64_t tensor = facts.tensor_parallel, parts = parts_here(facts), slices = facts.is_sequence_parallel ? tensor : 1;
   const int64_t key_value_size = parts * projection_size(config, Projection::k, tensor).out;
   const int64_t everything = round_tokens(jobs, policy);
   int64_t microbatch_tokens = 0;
@@ -125,7 +125,7 @@ MemoryEstimate predict_rounds(const ModelConfig& config, std::span<const JobFoot
   const int64_t neighbours = facts.process_stages.empty() ? facts.ranks - 1 : std::min<int64_t>(2, facts.stages() - 1);
   int64_t messages = 4 * neighbours * microbatch_tokens * config.hidden_size * (a + e);
   if (tensor > 1) messages += ranks_here * microbatch_tokens * config.hidden_size * (e + 2 * a) + reduced_gradients;
-  if (facts.divides_tokens) messages += ranks_here * microbatch_tokens * config.hidden_size * 2 * e;  // an error, and an input, of all rows
+  if (facts.is_sequence_parallel) messages += ranks_here * microbatch_tokens * config.hidden_size * 2 * e;  // an error, and an input, of all rows
   estimate.workspace = facts.with_holes(
       ranks_here * (workspace_bytes(config, jobs, microbatch_tokens, policy, facts) + largest_forms(config, jobs, facts)) + messages);
   const bool widens_head = facts.product_block_bytes > 0 && !fits_panels(config.hidden_size, config.vocabulary_size);

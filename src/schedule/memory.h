@@ -23,9 +23,10 @@ enum class RoundKind { training, evaluation };
 ///                (MemoryFacts::attention_scratch): threads of the rank · bytes of one for the longest row, all of it where it is a chain, too
 ///   logits       rows of the head's chunk, and a third more for hidden states and gradients of all, · vocabulary · e
 ///   without kernels of our own ATen makes copies in the accumulation dtype: workspace threefold and product_block_bytes, and the scores of
-///   attention_queries of a row with the row's keys and values, 6a · (heads · queries + kv) · row; logits (e + 4a) in place of e. Beside our kernels, products that fit no panels take
-///   product_block_bytes and, where those are not 0, a · (in + out) of the widest per token, and such a head logits likewise. With
-///   gpu_kernels logits take e; heads within widest_flash_head have no scores; + sums of the chunks of gradients' rows, and 64 MiB for diff pruning
+///   attention_queries of a row with the row's keys and values, 6a · (heads · queries + kv) · row; logits (e + 4a) in place of e. Beside our
+///   kernels, products that fit no panels take product_block_bytes and, where those are not 0, a · (in + out) of the widest per token, and
+///   such a head logits likewise. With gpu_kernels logits take e; heads within widest_flash_head have no scores; + sums of the chunks of
+///   gradients' rows, and 64 MiB for diff pruning
 ///   on P ranks of one process P microbatches are alive, if there are so many (1f1b: P of the longest chains; gpipe: the whole
 ///   round), and P chains; workspace and messages (a microbatch's activation and error, sent and received twice, between two
 ///   ranks) are those of all; where each rank is a process, layers, weights and workspace are those of the dearest stage

@@ -61,15 +61,15 @@ struct MemoryFacts {
   int64_t selection_bytes = 64 << 20;  ///< dense gradients of one diff-pruning selection pass
   int64_t ranks = 1;              ///< that the model is divided among
   int64_t tensor_parallel = 1;    ///< of them, those that divide each layer; the others are stages of a pipeline
-  bool divides_tokens = false;    ///< these, too, where layers are not divided (sequence_parallel.h)
+  bool is_sequence_parallel = false;    ///< these, too, where layers are not divided (sequence_parallel.h)
   int64_t stages() const { return ranks / tensor_parallel; }
   std::vector<StageShape> process_stages;  ///< of those ranks, where each is a process of its own: the dearest counts. Empty: all are in this one
-  /// Where there are several replicas of the model: of each, in place of ranks, tensor_parallel, divides_tokens and process_stages.
+  /// Where there are several replicas of the model: of each, in place of ranks, tensor_parallel, is_sequence_parallel and process_stages.
   struct Replica {
     int64_t ranks = 1;
     int64_t tensor_parallel = 1;
     std::vector<StageShape> process_stages;
-    bool divides_tokens = false;
+    bool is_sequence_parallel = false;
     bool operator==(const Replica&) const = default;
   };
   std::vector<Replica> replicas;

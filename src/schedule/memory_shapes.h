@@ -56,7 +56,7 @@ inline std::vector<StageShape> stages_here(const ModelConfig& config, const Memo
   if (!facts.process_stages.empty()) return facts.process_stages;
   StageShape whole = whole_model(config);
   whole.tensor_parallel = facts.tensor_parallel;
-  whole.divides_tokens = facts.divides_tokens;
+  whole.is_sequence_parallel = facts.is_sequence_parallel;
   return {whole};
 }
 

@@ -119,19 +119,19 @@ class ListBuilder {
   }
 
   int32_t gathering(int32_t index) {
-    list_[static_cast<size_t>(index)].communicates = stage_.divides_tokens;
+    list_[static_cast<size_t>(index)].communicates = stage_.is_sequence_parallel;
     return index;
   }
 
   /// Of the error that products read whole; `stream` itself where its ranks have it all.
   int32_t whole_error(OperatorKind gather, int64_t layer, int32_t stream) {
-    return stage_.divides_tokens ? gathering(add(gather, layer, {stream})) : stream;
+    return stage_.is_sequence_parallel ? gathering(add(gather, layer, {stream})) : stream;
   }
 
   /// What an adapter gradient comes after: `before`, and the whole input where a method reads that.
   std::vector<int32_t> with_whole_input(OperatorKind gather, int64_t layer, std::vector<int32_t> before, BaseOp base_op) {
     const auto reads = [](const AdapterShape& adapter) { return reads_whole_input(adapter.method); };
-    if (stage_.divides_tokens && std::ranges::any_of(adapters_at(layer, base_op), reads)) {
+    if (stage_.is_sequence_parallel && std::ranges::any_of(adapters_at(layer, base_op), reads)) {
       before.push_back(gathering(add(gather, layer, before)));
     }
     return before;
@@ -250,7 +250,7 @@ std::vector<Operator> stage_operators(const ModelConfig& config, const StageShap
   COTUNE_CHECK(stage.first_layer >= 0 && stage.first_layer <= stage.last_layer &&
                stage.last_layer <= config.layer_count);
   COTUNE_CHECK(can_be_sharded(config, stage.tensor_parallel), "tensor-parallel degree {}", stage.tensor_parallel);
-  COTUNE_CHECK(!stage.divides_tokens || stage.tensor_parallel > 1, "one rank divides tokens");
+  COTUNE_CHECK(!stage.is_sequence_parallel || stage.tensor_parallel > 1, "one rank divides tokens");
   ListBuilder builder(stage, adapters);
   if (direction == Direction::backward) {
     builder.backward();

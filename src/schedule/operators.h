@@ -81,7 +81,7 @@ struct StageShape {
   bool has_embedding = true;
   bool has_head = true;
   int64_t tensor_parallel = 1;
-  bool divides_tokens = false;  ///< where layers are not divided its ranks have slices of the tokens (sequence_parallel.h)
+  bool is_sequence_parallel = false;  ///< where layers are not divided its ranks have slices of the tokens (sequence_parallel.h)
   bool operator==(const StageShape&) const = default;
 };
 
@@ -112,7 +112,7 @@ MicrobatchCounts count_microbatch(const Microbatch& microbatch, int64_t labelled
 ///   diff pruning                                  2·n·entries in each of the three
 ///   norms 4·T·hidden, backward 8·T·hidden; swiglu 5·T·intermediate, backward 12·T·intermediate (its y again included)
 ///   head 4·labelled·hidden·vocabulary + 5·labelled·vocabulary + 12·labelled·hidden; loss_head 2·… + 3·… + 4·…
-/// With divides_tokens T and n are of a slice at norms, bottlenecks, adapter gradients of q, k, v, gate and up, and at the gathers, which else
+/// With is_sequence_parallel T and n are of a slice at norms, bottlenecks, adapter gradients of q, k, v, gate and up, and at the gathers, which else
 /// cost nothing.
 /// Where X_proj_backward is absent, the adapter gradient adds the half of the adapter's backward that makes g.
 /// bytes_moved: frozen weights once, operands and results once; the residual stream with a bytes an element.
@@ -148,7 +148,7 @@ ProjectionSize projection_size(const ModelConfig& config, Projection projection,
 /// operators without adapters and, in the lowest layer, the input gradients below its first adapter. Without any adapter
 /// the backward list is the head alone. evaluate: the forward list and loss_head. Forward operators keep their results
 /// in the lowest adapted layer and above; under evaluate none does.
-/// `communicates` is set at the cuts when tensor_parallel > 1; with divides_tokens at those of sequence_parallel.h. Embedding and head,
+/// `communicates` is set at the cuts when tensor_parallel > 1; with is_sequence_parallel at those of sequence_parallel.h. Embedding and head,
 /// which communicate inside themselves then, are not marked. Throws InternalError where can_be_sharded is false
 /// (model/config/tensor_shard.h).
 std::vector<Operator> stage_operators(const ModelConfig& config, const StageShape& stage,
@@ -174,7 +174,7 @@ constexpr int64_t accumulation_bytes(int64_t element_size) { return element_size
 ///   down_proj       T·hidden·a           in the last layer of the stage with the head: the head's input
 ///   LoRA, at its projection        n·padded(r)·e
 ///   bottleneck, at its projection  n·(out + padded(width))·e
-/// With divides_tokens T and n are those of the largest slice at attention_norm, mlp_norm, down_proj and bottlenecks, as if each job's rows
+/// With is_sequence_parallel T and n are those of the largest slice at attention_norm, mlp_norm, down_proj and bottlenecks, as if each job's rows
 /// were spread evenly.
 /// padded: up to a multiple of 32 where our kernels run (not f64). The portable path keeps the width itself; these are
 /// then upper bounds.

@@ -15,10 +15,10 @@ MemoryFacts facts_of(const MemoryFacts::Replica& replica, const MemoryFacts& fac
   own.replicas.clear();
   own.ranks = replica.ranks;
   own.tensor_parallel = replica.tensor_parallel;
-  own.divides_tokens = replica.divides_tokens;
+  own.is_sequence_parallel = replica.is_sequence_parallel;
   own.process_stages = replica.process_stages;
   if (replica.process_stages.empty()) own.attention_threads = facts.attention_threads * replica.ranks / facts.ranks;
-  if (replica.tensor_parallel == 1 || replica.divides_tokens) own.clock_microbatches = 1;
+  if (replica.tensor_parallel == 1 || replica.is_sequence_parallel) own.clock_microbatches = 1;
   return own;
 }
 

@@ -36,7 +36,8 @@ int64_t gpu_kernel_bytes(const ModelConfig& config, std::span<const JobFootprint
   int64_t chunk_sums = 0, panel = 0;
   const auto take_chunk_sums = [&](int64_t ranks, int64_t width) {
     const int64_t of_tile = chunks * tile_ranks * width * element;
-    chunk_sums = std::max(chunk_sums, std::min(projections * round_up(ranks, tile_ranks) / tile_ranks * of_tile, std::max(of_tile, most_chunk_bytes)));
+    chunk_sums =
+        std::max(chunk_sums, std::min(projections * round_up(ranks, tile_ranks) / tile_ranks * of_tile, std::max(of_tile, most_chunk_bytes)));
   };
   for (const JobFootprint& job : jobs) {
     for (const AdapterShape& adapter : job.adapters) {
@@ -59,7 +60,8 @@ int64_t widened_bytes(const ModelConfig& config, int64_t tokens, const MemoryFac
   const int64_t hidden = config.hidden_size, query = config.query_size(), intermediate = config.intermediate_size;
   int64_t widest = 0;
   bool any = !fits_panels(hidden, config.vocabulary_size);
-  for (const auto& [in, out] : {std::pair(hidden, query + 2 * config.key_value_size()), {query, hidden}, {hidden, 2 * intermediate}, {intermediate, hidden}}) {
+  for (const auto& [in, out] :
+       {std::pair(hidden, query + 2 * config.key_value_size()), {query, hidden}, {hidden, 2 * intermediate}, {intermediate, hidden}}) {
     if (fits_panels(in, out)) continue;
     any = true;
     widest = std::max(widest, in + out);

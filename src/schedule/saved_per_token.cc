@@ -9,7 +9,7 @@ namespace {
 
 SavedPerToken saved_per_token(const ModelConfig& config, const StageShape& stage, const std::vector<AdapterShape>& adapters,
                               const std::vector<int64_t>& job_tokens, const MemoryFacts& facts) {
-  const int64_t slices = stage.divides_tokens ? stage.tensor_parallel : 1;
+  const int64_t slices = stage.is_sequence_parallel ? stage.tensor_parallel : 1;
   MicrobatchCounts one_each{.tokens = slices, .job_tokens = job_tokens};  // so that every slice has a token
   for (int64_t& tokens : one_each.job_tokens) tokens *= slices;
   SavedPerToken saved;

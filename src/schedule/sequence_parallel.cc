@@ -15,7 +15,7 @@ std::vector<int64_t> token_slices(int64_t tokens, int64_t ranks) {
   return begins;
 }
 
-int64_t ranks_with_slices(const StageShape& stage) { return stage.divides_tokens ? stage.tensor_parallel : 1; }
+int64_t ranks_with_slices(const StageShape& stage) { return stage.is_sequence_parallel ? stage.tensor_parallel : 1; }
 
 int64_t largest_slice(int64_t tokens, int64_t ranks) { return (tokens + ranks - 1) / ranks; }
 
@@ -50,14 +50,14 @@ bool sums_low_rank(AdapterMethod method) {
 
 int64_t summand_count(const ModelConfig& config, const StageShape& stage, const AdapterShape& adapter) {
   if (stage.tensor_parallel == 1) return 0;
-  if (stage.divides_tokens && adapts_slices(adapter.method)) return parameter_count(config, adapter);
+  if (stage.is_sequence_parallel && adapts_slices(adapter.method)) return parameter_count(config, adapter);
   if (adapter.method != AdapterMethod::lora) return 0;
   const ProjectionSize whole = projection_size(config, adapter.projection);
   return adapter.width * (divides_outputs(adapter.projection) ? whole.in : whole.out);
 }
 
 Collective collective_of(const StageShape& stage, const Operator& op) {
-  if (!stage.divides_tokens) return Collective::all_reduce;
+  if (!stage.is_sequence_parallel) return Collective::all_reduce;
   switch (op.kind) {
     case OperatorKind::attention_norm:
     case OperatorKind::mlp_norm:
@@ -72,7 +72,7 @@ Collective collective_of(const StageShape& stage, const Operator& op) {
 int64_t riding_columns(const StageShape& stage, const Operator& op) {
   const bool is_of_backward = op.kind == OperatorKind::qkv_proj_backward || op.kind == OperatorKind::gate_up_proj_backward ||
                               op.kind == OperatorKind::qkv_adapter_gradient || op.kind == OperatorKind::gate_up_adapter_gradient;
-  if (!stage.divides_tokens || !is_of_backward) return 0;
+  if (!stage.is_sequence_parallel || !is_of_backward) return 0;
   std::map<int32_t, int64_t> columns;
   int64_t most = 0;
   for (const AdapterShape& adapter : op.adapters) {

@@ -22,9 +22,8 @@ struct StepMemory {
   bool operator==(const StepMemory&) const = default;
 };
 
-/// Nothing where operators are ATen's (facts.packed false, f64, sizes that
-/// are no multiples of 32, heads that our attention does not take): their temporaries are not ours to know; memory.h bounds
-/// them.
+/// Nothing where operators are ATen's (facts.packed false, f64, sizes that are no multiples of 32, heads that our attention does
+/// not take): their temporaries are not ours to know; memory.h bounds them.
 std::optional<StepMemory> step_memory(const ModelConfig& config, const PlannedStep& step, const MemoryFacts& facts);
 
 }  // namespace cotune

@@ -16,6 +16,7 @@
 #include "jobs/enum_names.h"
 #include "jobs/hub_cache.h"
 #include "train/checkpoint.h"
+#include "train/folder_checksums.h"
 #include "train/run_record.h"
 
 namespace cotune {
@@ -158,6 +159,7 @@ fs::path find_adapter_folder(const fs::path& given) {
 
 std::string recorded_base_model(const fs::path& adapter_folder) {
   const fs::path file = adapter_folder / adapter_config_file;
+  check_adapter_config_checksum(adapter_folder);
   try {
     const auto config = nlohmann::json::parse(read_file(file));
     const auto text = [&config](const char* key) {
@@ -212,6 +214,7 @@ bool names_another_model(const std::string& recorded, const fs::path& model) {
 
 std::unique_ptr<Adapter> open_adapter(const fs::path& adapter_folder, const ModelConfig& config, const fs::path& model,
                                       at::ScalarType compute, at::Device device) {
+  check_adapter_checksums(adapter_folder);
   std::unique_ptr<Adapter> adapter;
   try {
     adapter = open_fitting_adapter(adapter_folder, config, compute, device);
@@ -233,6 +236,7 @@ void check_initial_adapter(const JobSpec& job, const std::vector<AdaptedModule>&
   const OptionPlace place = job.place_of("adapter.init_from");
   try {
     const fs::path folder = find_adapter_folder(job.adapter.init_from);
+    check_adapter_config_checksum(folder);
     const std::vector<std::string> differences =
         differences_of(read_adapter_setup(folder, config), job.adapter, modules);
     if (!differences.empty()) refuse_as_another(folder, fmt::format("{}", fmt::join(differences, "; ")));

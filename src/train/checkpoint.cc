@@ -1,11 +1,17 @@
 #include "train/checkpoint.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "adapter/adapter_file.h"
@@ -13,6 +19,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/running_checksum.h"
+#include "base/shell_quoted.h"
+#include "train/folder_checksums.h"
 
 namespace cotune {
 namespace {
@@ -21,13 +29,29 @@ namespace fs = std::filesystem;
 
 constexpr const char* optimizer_file = "optimizer.safetensors";
 constexpr const char* state_file = "state.json";
-constexpr const char* checksums_file = "checksums.json";
+/// In `latest`: the job begins again.
+constexpr const char* no_checkpoint = "none";
+
+std::string name_in(const fs::path& file) {
+  std::string name = read_file(file);
+  while (!name.empty() && name.back() == '\n') name.pop_back();
+  return name;
+}
+
+/// Somebody wrote that the job is to begin again.
+bool begins_again(const fs::path& job_folder) {
+  try {
+    return name_in(job_folder / "latest") == no_checkpoint;
+  } catch (const UserError&) {
+    return false;
+  }
+}
 
 std::optional<fs::path> named_folder(const fs::path& job_folder, const char* pointer) {
   const fs::path file = job_folder / pointer;
   if (!fs::exists(file)) return std::nullopt;
-  std::string name = read_file(file);
-  while (!name.empty() && name.back() == '\n') name.pop_back();
+  const std::string name = name_in(file);
+  if (name == no_checkpoint) return std::nullopt;
   const fs::path folder = job_folder / name;
   if (!name.starts_with("step-") || name.find('/') != std::string::npos || !fs::is_directory(folder)) {
     throw_user_error("{}: names `{}`, which is not a checkpoint in {}", file.string(), name, job_folder.string());
@@ -53,6 +77,20 @@ bool is_of_step(const fs::path& folder, int64_t step) {
   return name == first || name.starts_with(first + ".");
 }
 
+/// N of a folder that saving has made, `step-N`, or `step-N.again` where the step was saved again; nothing for any other.
+std::optional<int64_t> step_of(const fs::directory_entry& folder) {
+  constexpr std::string_view prefix = "step-", again = ".again";
+  const std::string whole_name = folder.path().filename().string();
+  std::string_view name = whole_name;
+  std::error_code unknown;
+  if (!name.starts_with(prefix) || !fs::is_directory(folder.symlink_status(unknown))) return std::nullopt;
+  name.remove_prefix(prefix.size());
+  while (name.ends_with(again)) name.remove_suffix(again.size());
+  int64_t step = 0;
+  std::from_chars(name.data(), name.data() + name.size(), step);
+  return step >= 0 && name == std::to_string(step) ? std::optional(step) : std::nullopt;
+}
+
 /// Names of the folders that must not be touched.
 std::set<std::string> named_checkpoints(const fs::path& job_folder) {
   std::set<std::string> names;
@@ -67,12 +105,18 @@ void remove_quietly(const fs::path& path) {
   fs::remove_all(path, ignored);
 }
 
-void remove_unnamed_checkpoints(const fs::path& job_folder) {
+/// newest_step: the last that the job can have saved; asked for where a folder is of a later one than `latest`.
+void remove_unnamed_checkpoints(const fs::path& job_folder, const std::function<int64_t()>& newest_step) {
   const std::set<std::string> named = named_checkpoints(job_folder);
+  const std::optional<fs::path> latest = latest_checkpoint_if_there(job_folder);
+  std::optional<int64_t> newest;
+  const int64_t known = latest ? step_of(fs::directory_entry(*latest)).value_or(-1) : -1;
   std::vector<fs::path> obsolete;
   for (const fs::directory_entry& entry : fs::directory_iterator(job_folder)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("step-") && !named.contains(name)) obsolete.push_back(entry.path());
+    const std::optional<int64_t> step = step_of(entry);
+    if (!step || named.contains(entry.path().filename().string())) continue;
+    if (*step > known && !newest) newest = newest_step();
+    if (*step <= std::max(known, newest.value_or(-1))) obsolete.push_back(entry.path());
   }
   for (const fs::path& folder : obsolete) remove_quietly(folder);
 }
@@ -86,6 +130,20 @@ fs::path make_step_folder(const fs::path& job_folder, int64_t step) {
   fs::remove_all(folder);  // unfinished, from a run that was killed
   fs::create_directories(folder);
   return folder;
+}
+
+/// Where the newest checkpoint is the best by its own state, `best` names it: saving may have ended before it did.
+void catch_up_best(const fs::path& job_folder) {
+  const std::optional<fs::path> latest = latest_checkpoint(job_folder);
+  if (!latest || latest == named_folder_if_there(job_folder, "best")) return;
+  try {
+    const JobState state = JobState::from_json(read_file(*latest / state_file), (*latest / state_file).string());
+    if (state.step <= 0 || state.best_step != state.step) return;
+    read_checkpoint_state(*latest);
+  } catch (const UserError&) {
+    return;  // damaged: the best there was stays
+  }
+  write_file_atomically(job_folder / "best", latest->filename().string() + "\n");
 }
 
 void write_checkpoint(const fs::path& folder, const Adapter& adapter, const JobState& state,
@@ -122,9 +180,10 @@ void save_checkpoint(const fs::path& job_folder, const Adapter& adapter, const J
     if (before && !is_of_step(*before, state.step)) {
       write_file_atomically(job_folder / "previous", before->filename().string() + "\n");
     }
-    if (mark_best) write_file_atomically(job_folder / "best", name);
+    // `best` last: what `latest` names tells that it was to follow (catch_up_best), and not the other way round.
     write_file_atomically(job_folder / "latest", name);
-    remove_unnamed_checkpoints(job_folder);
+    if (mark_best) write_file_atomically(job_folder / "best", name);
+    remove_unnamed_checkpoints(job_folder, [&state] { return state.step; });
   } catch (const fs::filesystem_error& error) {
     throw SystemError(fmt::format("{}: cannot write a checkpoint: {}", job_folder.string(), error.what()));
   } catch (const SystemError&) {
@@ -142,18 +201,23 @@ bool withdraw_latest_checkpoint(const fs::path& job_folder) {
 
 bool has_checkpoint(const fs::path& job_folder) {
   std::error_code unknown;
-  return fs::exists(job_folder / "latest", unknown);
+  return fs::exists(job_folder / "latest", unknown) && !begins_again(job_folder);
 }
 
 void check_checkpoints(const fs::path& job_folder) {
+  if (begins_again(job_folder)) return;
   latest_checkpoint(job_folder);
   best_checkpoint(job_folder);
 }
 
-void remove_leftovers(const fs::path& job_folder) {
+void remove_leftovers(const fs::path& job_folder, bool keeps_best, const std::function<int64_t()>& newest_step) {
   if (!fs::exists(job_folder)) return;
   check_checkpoints(job_folder);
-  remove_unnamed_checkpoints(job_folder);
+  if (begins_again(job_folder)) {
+    for (const char* name : {"previous", "best"}) remove_quietly(job_folder / name);
+  }
+  if (keeps_best) catch_up_best(job_folder);
+  remove_unnamed_checkpoints(job_folder, newest_step);
   std::vector<fs::path> unfinished;
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(job_folder)) {
     if (is_temporary_file(entry.path())) unfinished.push_back(entry.path());
@@ -165,33 +229,50 @@ std::optional<fs::path> latest_checkpoint(const fs::path& job_folder) { return n
 std::optional<fs::path> best_checkpoint(const fs::path& job_folder) { return named_folder(job_folder, "best"); }
 std::optional<fs::path> latest_checkpoint_if_there(const fs::path& job_folder) { return named_folder_if_there(job_folder, "latest"); }
 
-std::string way_out_of_damage(const fs::path& job_folder) {
-  const std::optional<fs::path> previous = previous_checkpoint(job_folder);
-  if (!previous) return "";
-  try {
-    read_checkpoint_state(*previous);
-  } catch (const UserError&) {
-    return "";
+std::vector<fs::path> whole_checkpoints(const fs::path& job_folder) {
+  std::vector<std::pair<int64_t, fs::path>> found;
+  std::error_code unknown;
+  for (const fs::directory_entry& entry : fs::directory_iterator(job_folder, unknown)) {
+    const std::optional<int64_t> step = step_of(entry);
+    if (!step) continue;
+    try {
+      if (read_checkpoint_state(entry.path()).step == *step) found.emplace_back(*step, entry.path());
+    } catch (const UserError&) {  // not this one
+    }
   }
-  return fmt::format("; {} is whole: `cp {} {}` goes on from it", previous->string(), (job_folder / "previous").string(),
-                     (job_folder / "latest").string());
+  std::ranges::sort(found, std::greater());  // of one step `.again` comes first
+  std::vector<fs::path> folders;
+  for (auto& [step, folder] : found) folders.push_back(std::move(folder));
+  return folders;
+}
+
+std::string way_out_of_damage(const fs::path& job_folder) {
+  const fs::path latest = job_folder / "latest";
+  const std::string file = shell_quoted(latest.string());
+  const std::vector<fs::path> whole = whole_checkpoints(job_folder);
+  std::error_code unknown;
+  const bool is_in_the_way = fs::exists(latest, unknown) && (!fs::is_regular_file(latest, unknown) || ::access(latest.c_str(), W_OK) != 0);
+  const std::string first = is_in_the_way ? fmt::format("rm -rf {} && ", file)
+                            : fs::exists(job_folder, unknown) ? ""
+                                                              : fmt::format("mkdir -p {} && ", shell_quoted(job_folder.string()));
+  if (whole.empty()) {
+    return fmt::format("; no other checkpoint of the job is whole: `{}echo {} > {}` begins the job again", first, no_checkpoint, file);
+  }
+  std::string names;
+  for (const fs::path& folder : whole) names += (names.empty() ? "" : ", ") + folder.string();
+  const char* const are = whole.size() == 1 ? "is" : "are";
+  if (first.empty() && previous_checkpoint(job_folder) == whole.front()) {
+    return fmt::format("; {} {} whole: `cp {} {}` goes on from {}", names, are, shell_quoted((job_folder / "previous").string()), file,
+                       whole.size() == 1 ? "it" : "the newest");
+  }
+  return fmt::format("; {} {} whole: `{}echo {} > {}` goes on from {}", names, are, first, shell_quoted(whole.front().filename().string()), file,
+                     whole.size() == 1 ? "it" : "the newest");
 }
 
 JobState read_checkpoint_state(const fs::path& checkpoint) {
-  const fs::path checksums_path = checkpoint / checksums_file;
-  try {
-    const auto checksums = nlohmann::json::parse(read_file(checksums_path));
-    for (const char* file : {adapter_config_file, adapter_model_file, optimizer_file, state_file}) {
-      if (!checksums.contains(file)) throw_user_error("{}: does not list {}", checksums_path.string(), file);
-    }
-    for (const auto& [file, expected] : checksums.items()) {
-      if (checksum_of_file(checkpoint / file) != expected.get<std::string>()) {
-        throw_user_error("{}: is damaged (its checksum is not the one in {})", (checkpoint / file).string(),
-                         checksums_path.string());
-      }
-    }
-  } catch (const nlohmann::json::exception& error) {
-    throw_user_error("{}: is not a list of checksums: {}", checksums_path.string(), error.what());
+  const std::map<std::string, std::string> checksums = read_checksums(checkpoint);
+  for (const char* file : {adapter_config_file, adapter_model_file, optimizer_file, state_file}) {
+    check_against_checksum(checkpoint, file, checksums);
   }
   const fs::path state_path = checkpoint / state_file;
   return JobState::from_json(read_file(state_path), state_path.string());

@@ -18,7 +18,7 @@ std::vector<StageShape> shapes_of_ranks(const PipelineLayout& layout) {
     rank.has_embedding = rank.has_embedding || stage.has_embedding;
     rank.has_head = rank.has_head || stage.has_head;
     rank.tensor_parallel = stage.tensor_parallel;
-    rank.divides_tokens = stage.divides_tokens;
+    rank.is_sequence_parallel = stage.is_sequence_parallel;
   }
   return ranks;
 }
@@ -34,18 +34,18 @@ void set_division(MemoryFacts& facts, const Parallel& parallel, RankOrder order,
                   std::span<const PipelineLayout> process_layouts) {
   facts.replicas.clear();
   facts.tensor_parallel = facts.clock_microbatches = 1;
-  facts.divides_tokens = false;
+  facts.is_sequence_parallel = false;
   facts.rank_order = order;
   facts.ranks = parallel.ranks();
   facts.interleaves = std::ranges::any_of(parallel.replicas, [](const ReplicaDegrees& each) { return each.stages_per_rank > 1; });
-  const auto may_interleave = [](const ReplicaDegrees& each) { return each.tensor > 1 && !each.divides_tokens; };
+  const auto may_interleave = [](const ReplicaDegrees& each) { return each.tensor > 1 && !each.is_sequence_parallel; };
   if (interleave != Interleave::never && std::ranges::any_of(parallel.replicas, may_interleave)) facts.clock_microbatches = most_in_a_clock;
   if (parallel.replicas.size() == 1) {
     facts.tensor_parallel = parallel.replicas.front().tensor;
-    facts.divides_tokens = parallel.replicas.front().divides_tokens;
+    facts.is_sequence_parallel = parallel.replicas.front().is_sequence_parallel;
   } else {
     for (const ReplicaDegrees& degrees : parallel.replicas) {
-      facts.replicas.push_back({degrees.ranks(), degrees.tensor, {}, degrees.divides_tokens});
+      facts.replicas.push_back({degrees.ranks(), degrees.tensor, {}, degrees.is_sequence_parallel});
     }
   }
   if (!process_layouts.empty()) set_process_stages(facts, process_layouts);

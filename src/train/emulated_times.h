@@ -22,9 +22,9 @@ struct EmulatedTimes {
 
 /// file: a profile (ends in .json), or a cluster file, whose devices are of one kind.
 /// parallel: of the run. Ranks of a replica talk over the link of as many of the cluster's devices as the largest replica has, replicas over
-/// that of all of them; under a profile over that of threads, as the profile has measured their messages if it has. dtype: as model.dtype has it; auto: the profile's,
-/// or bfloat16 where the device has a rate for it. Throws UserError: files that cannot be read or are of another model, a dtype that
-/// they have no times of, more ranks than devices, layers divided by another number of ranks than a profile's.
+/// that of all of them; under a profile over that of threads, as the profile has measured their messages if it has. dtype: as model.dtype has it;
+/// auto: the profile's, or bfloat16 where the device has a rate for it. Throws UserError: files that cannot be read or are of another model, a dtype
+/// that they have no times of, more ranks than devices, layers divided by another number of ranks than a profile's.
 EmulatedTimes read_emulated_times(const std::string& file, const ModelConfig& model, const std::string& dtype, const Parallel& parallel);
 
 }  // namespace cotune

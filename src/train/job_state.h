@@ -31,7 +31,7 @@ struct JobState {
   int64_t evaluations_without_improvement = 0;
   std::string stopped;          ///< by its sweep, why: `halving at step 50, rank 7 of 9`
   bool missed_deadline = false; ///< it trained, was evaluated or waited after its deadline
-  std::string data_hash;        ///< of the tokenised examples, held-out ones included: a resumed run refuses others
+  std::string data_hash;        ///< of the tokenized examples, held-out ones included: a resumed run refuses others
   std::string spec_hash;        ///< of the settings that determine results (jobs/settings.h)
 
   // How the job stands in this run; not in checkpoints, from which any job goes on.

@@ -1,8 +1,14 @@
 #include "train/metrics_file.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <vector>
 
+#include "base/counted.h"
 #include "base/file.h"
 #include "base/json_text.h"
 #include "train/job_events.h"
@@ -20,26 +26,36 @@ std::string checkpoint_line(const std::string& job, int64_t step) {
   return text_of_json(Json{{"event", "checkpoint"}, {"job", job}, {"step", step}});
 }
 
-/// Whether a line stays when jobs go on from these steps. noted: by job, the newest checkpoint's line so far.
-bool belongs_to_checkpoint(const std::string& line, const std::map<std::string, JobProgress>& jobs,
-                           std::map<std::string, int64_t>& noted) {
+enum class Fate { stays, goes, is_damaged };
+
+/// What becomes of a line when jobs go on from these steps. noted: by job, the newest checkpoint's line so far.
+Fate fate_of(const std::string& line, const std::map<std::string, JobProgress>& jobs, std::map<std::string, int64_t>& noted) {
+  const auto stays_if = [](bool stays) { return stays ? Fate::stays : Fate::goes; };
   try {
     const Json json = Json::parse(line);
     const auto event = json.at("event").get<std::string>();
-    if (event == "notice" || event == "plan" || event == "refit" || event == "peak" || event == "swap" || event == "resume") return true;
-    if (event == "usage") return json.at("steps").get<int64_t>() <= steps_of(jobs);
+    if (event == "notice" || event == "plan" || event == "refit" || event == "peak" || event == "swap" || event == "resume") return Fate::stays;
+    if (event == "usage") return stays_if(json.at("steps").get<int64_t>() <= steps_of(jobs));
     const auto job = json.at("job").get<std::string>();
     const auto step = json.at("step").get<int64_t>();
     const JobProgress& progress = jobs.at(job);
     // A job that goes on after its first step says the one answer again that comes at its end.
-    if (event == "sample") return step == 0 && progress.step > 0;
-    if (event == "end" || step > (event == "evaluation" ? progress.last_eval_step : progress.step)) return false;
+    if (event == "sample") return stays_if(step == 0 && progress.step > 0);
+    if (event == "end" || step > (event == "evaluation" ? progress.last_eval_step : progress.step)) return Fate::goes;
     if (event == "checkpoint") noted[job] = step;
-    return true;
+    return Fate::stays;
   } catch (const Json::exception&) {
-    return false;  // half a line
+    return Fate::is_damaged;
   } catch (const std::out_of_range&) {
-    return false;  // of no job of the run
+    return Fate::goes;  // of no job of the run
+  }
+}
+
+/// Calls take(line, number) for every whole line, which has its end; half a line of a run that was killed is none.
+void for_lines(const std::string& text, const std::function<void(const std::string& line, int64_t number)>& take) {
+  int64_t number = 0;
+  for (size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    take(text.substr(begin, end - begin + 1), ++number);
   }
 }
 
@@ -51,20 +67,40 @@ int64_t steps_of(const std::map<std::string, JobProgress>& jobs) {
   return steps;
 }
 
-void trim_metrics(const std::filesystem::path& path, const std::map<std::string, JobProgress>& jobs) {
-  if (!std::filesystem::exists(path)) return;
-  const std::string before = read_file(path);
+std::map<std::string, NotedProgress> noted_progress(const std::filesystem::path& path) {
+  std::map<std::string, NotedProgress> noted;
+  if (!std::filesystem::exists(path)) return noted;
+  for_lines(read_file(path), [&](const std::string& line, int64_t) {
+    try {
+      const Json json = Json::parse(line);
+      if (!json.contains("job")) return;
+      NotedProgress& job = noted[json.at("job").get<std::string>()];
+      const auto step = json.at("step").get<int64_t>();
+      job.newest_step = std::max(job.newest_step, step);
+      if (json.at("event") == "checkpoint") job.newest_checkpoint = step;
+    } catch (const Json::exception&) {  // who resumes the run is told of it (trim_metrics)
+    }
+  });
+  return noted;
+}
+
+std::string trim_metrics(const std::filesystem::path& path, const std::map<std::string, JobProgress>& jobs) {
+  if (!std::filesystem::exists(path)) return "";
   std::string after;
   std::map<std::string, int64_t> noted;  // by job, the newest checkpoint's line
-  for (size_t begin = 0, end = 0; (end = before.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    const std::string line = before.substr(begin, end - begin + 1);
-    if (!belongs_to_checkpoint(line, jobs, noted)) continue;
-    after += line;
-  }
+  std::vector<int64_t> damaged;
+  for_lines(read_file(path), [&](const std::string& line, int64_t number) {
+    const Fate fate = fate_of(line, jobs, noted);
+    if (fate == Fate::stays) after += line;
+    if (fate == Fate::is_damaged) damaged.push_back(number);
+  });
   for (const auto& [job, progress] : jobs) {
     if (progress.step > 0 && noted[job] != progress.step) after += checkpoint_line(job, progress.step) + "\n";
   }
   write_file_atomically(path, after);
+  if (damaged.empty()) return "";
+  return fmt::format("{}:{}: is not as `cotune train` writes it; {} dropped", path.string(), damaged.front(),
+                     damaged.size() == 1 ? "the line was" : fmt::format("it and {} were", counted(std::ssize(damaged) - 1, "other line")));
 }
 
 MetricsFile::MetricsFile(const std::filesystem::path& path, bool append) : file_(path, append) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "base/appended_file.h"
@@ -19,11 +20,20 @@ struct JobProgress {
 /// Steps that all of them had made.
 int64_t steps_of(const std::map<std::string, JobProgress>& jobs);
 
+/// How far a job has come by the file, whatever it goes on from.
+struct NotedProgress {
+  int64_t newest_step = 0;
+  std::optional<int64_t> newest_checkpoint;
+};
+
+/// By job. Lines that cannot be read are left out; nothing is known where there is no file.
+std::map<std::string, NotedProgress> noted_progress(const std::filesystem::path& path);
+
 /// Takes back what the file says of jobs beyond their checkpoints, and ends and half a line of a run that was killed: they
 /// are written again as the jobs go on, so that no event stands twice. Lines that stay keep their order and bytes. The
-/// checkpoint itself is noted where the kill came before its line. Nothing happens where there is no file. Throws
-/// SystemError.
-void trim_metrics(const std::filesystem::path& path, const std::map<std::string, JobProgress>& jobs);
+/// checkpoint itself is noted where the kill came before its line. Nothing happens where there is no file. Whole lines that cannot be read are
+/// dropped too: what is to be said of them is returned, "" where there are none. Throws SystemError.
+std::string trim_metrics(const std::filesystem::path& path, const std::map<std::string, JobProgress>& jobs);
 
 /// Appends one JSON object per event to RUN/metrics.jsonl (docs/training.md lists the fields).
 class MetricsFile : public RunObserver {

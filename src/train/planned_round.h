@@ -32,10 +32,9 @@ struct PlannedRound {
   bool operator==(const PlannedRound&) const = default;
 };
 
-/// {"cause", "round", "jobs" (how many), "choice" (its name), "hybrid_tasks": [[name, …], …], "seconds",
-/// "microbatches", "tokens",
-///  "token_budget", "recompute", "reason", "costs", "alternatives": [{"name", "hybrid_tasks", "seconds",
-///  "microbatches", "tokens"}, …]}; the alternatives are those that were not taken.
+/// {"cause", "round", "jobs" (how many), "choice" (its name), "hybrid_tasks": [[name, …], …], "seconds", "microbatches", "tokens",
+///  "token_budget", "recompute", "reason", "costs",
+///  "alternatives": [{"name", "hybrid_tasks", "seconds", "microbatches", "tokens"}, …]}; the alternatives are those that were not taken.
 nlohmann::ordered_json to_json(const PlannedRound& plan);
 
 }  // namespace cotune

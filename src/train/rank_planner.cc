@@ -80,7 +80,7 @@ PipelineLayout balanced_layout(const ModelConfig& model, const std::vector<JobSh
   machine.link = spec_of(thread_link);
   StagePrices prices(model, jobs, machine);
   return {.stages = balanced_stages(model, jobs, degrees.stages(), degrees.tensor, policy.token_budget, prices,
-                                    std::numeric_limits<int64_t>::max(), {}, degrees.divides_tokens),
+                                    std::numeric_limits<int64_t>::max(), {}, degrees.is_sequence_parallel),
           .stage_rank = interleaved_stages(static_cast<int32_t>(degrees.pipeline), static_cast<int32_t>(degrees.stages_per_rank)),
           .shards_weights = degrees.shards_weights};
 }
@@ -195,16 +195,17 @@ auto RankPlanner::order_as_packed(size_t replica, std::vector<StepPlan> plans, s
     PricedStage::ClockGraphs own = each.clock_graphs(shape.counts, PricedStage::ClockLayers::few, true);
     return StageGraphs{std::move(own.forward), std::move(own.backward)};
   };
-  RankPlanOptions options{.order = options_.order,
-                          .cluster = {.link = options_.link},
-                          .bytes_per_token = token_bytes(model_.hidden_size, machine_.element_size()),
-                          .optimizer_s = corrected_steps(replica, step_seconds(replica)),
-                          .most_in_flight = layout.rank_count(),
-                          .spare_bytes = spare_bytes_,
-                          .interleave = options_.interleave,
-                          .jobs_of_buckets = options_.packing.empty() ? std::vector<std::vector<int32_t>>{} : options_.packing[replica].jobs_of_buckets,
-                          .graphs = graphs,
-                          .rates = stream_rates(machine_)};
+  RankPlanOptions options{
+      .order = options_.order,
+      .cluster = {.link = options_.link},
+      .bytes_per_token = token_bytes(model_.hidden_size, machine_.element_size()),
+      .optimizer_s = corrected_steps(replica, step_seconds(replica)),
+      .most_in_flight = layout.rank_count(),
+      .spare_bytes = spare_bytes_,
+      .interleave = options_.interleave,
+      .jobs_of_buckets = options_.packing.empty() ? std::vector<std::vector<int32_t>>{} : options_.packing[replica].jobs_of_buckets,
+      .graphs = graphs,
+      .rates = stream_rates(machine_)};
   RankPlan plan = plan_ranks(std::move(plans), layout, cost(true), options);
   double uncorrected_s = plan.predicted.makespan_s;
   if (!corrections_.empty() && plan.clocks.empty()) {
@@ -341,7 +342,8 @@ Configuration RankPlanner::configuration_of(size_t replica, const PackingPolicy&
             for (size_t s = 0; s < stages.size(); ++s) {
               const auto& [stage, corrections] = stages[s];
               const StageSeconds all = stage->seconds(counts), sums = stage->collectives(counts);
-              of_rank[stage_rank[s]] += corrections.of({all.forward - sums.forward, all.backward - sums.backward}).total() + sums.total() + gathering(s, all);
+              of_rank[stage_rank[s]] +=
+                  corrections.of({all.forward - sums.forward, all.backward - sums.backward}).total() + sums.total() + gathering(s, all);
             }
             double slowest = 0;
             for (const auto& [rank, seconds] : of_rank) slowest = std::max(slowest, seconds);
@@ -359,7 +361,8 @@ PackingPolicy RankPlanner::policy_of(size_t replica, PackingPolicy policy) const
 
 DealtRound RankPlanner::deal(const StepPlan& plan) {
   std::vector<Configuration> replicas;
-  for (size_t replica = 0; replica < layouts_.size(); ++replica) replicas.push_back(configuration_of(replica, policy_of(replica, plan.policy), plan.batches));
+  for (size_t replica = 0; replica < layouts_.size(); ++replica)
+    replicas.push_back(configuration_of(replica, policy_of(replica, plan.policy), plan.batches));
   return RowDispatcher(std::move(replicas), options_.dispatch, borders_).deal(plan.batches);
 }
 

@@ -10,7 +10,7 @@
 #include "jobs/parallel.h"
 #include "plan/cost/refitted_prices.h"
 #include "plan/cost/stage_prices.h"
-#include "schedule/dealt_round.h"
+#include "schedule/pipeline/dealt_round.h"
 #include "train/device_costs.h"
 #include "train/priced_rounds.h"
 #include "train/row_dispatch.h"

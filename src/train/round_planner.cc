@@ -86,7 +86,8 @@ void RoundPlanner::correct(const WorkCorrections& corrections) {
 }
 
 RoundPlanner::Answer RoundPlanner::answer(std::span<TrainingJob* const> resident, const PackingPolicy& policy, int64_t stages) {
-  RoundJobs jobs{.model = model_, .jobs = {}, .labelled_shares = {}, .policy = policy, .machine = costs_.machine, .stages = stages, .corrections = corrections_};
+  RoundJobs jobs{
+      .model = model_, .jobs = {}, .labelled_shares = {}, .policy = policy, .machine = costs_.machine, .stages = stages, .corrections = corrections_};
   for (const TrainingJob* job : resident) {
     const Job& own = job_of(*job);
     JobShape& shape = jobs.jobs.emplace_back(own.shape);

@@ -22,8 +22,8 @@ struct FollowedTasks {
   std::string file;   ///< the plan's, for reports
 };
 
-/// Asks the planner, or the rule that was asked for, which resident jobs share microbatches. A set of jobs under a token budget, a recompute rule, stages and corrections is
-/// asked for once; jobs' lengths and shapes do not change during a run.
+/// Asks the planner, or the rule that was asked for, which resident jobs share microbatches. A set of jobs under a token budget, a recompute rule,
+/// stages and corrections is asked for once; jobs' lengths and shapes do not change during a run.
 class RoundPlanner {
  public:
   RoundPlanner(ModelConfig model, DeviceCosts costs, TaskFusion fusion, std::optional<FollowedTasks> followed = std::nullopt);

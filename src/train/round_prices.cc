@@ -17,8 +17,8 @@ void RoundPrices::add(const TrainingJob& job) {
   shape.moment_count = own.moment_count;
   prices_.clear();  // of the jobs that there were
   // With a profile they are part of what a round takes beside its operators.
-  optimizer_s_.push_back(machine_.measured != nullptr ? 0
-                                                      : optimizer_seconds(parameter_count(model_, shape.adapters), shape.moment_count, machine_.device));
+  optimizer_s_.push_back(
+      machine_.measured != nullptr ? 0 : optimizer_seconds(parameter_count(model_, shape.adapters), shape.moment_count, machine_.device));
 }
 
 StagePrices& RoundPrices::prices(bool recompute) {

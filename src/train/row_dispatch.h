@@ -7,7 +7,7 @@
 #include "jobs/job.h"
 #include "plan/deployment/step_dispatch.h"
 #include "plan/shapes/job_shape.h"
-#include "schedule/dealt_round.h"
+#include "schedule/pipeline/dealt_round.h"
 
 namespace cotune {
 

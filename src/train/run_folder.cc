@@ -2,36 +2,49 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <system_error>
+#include <map>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "train/checkpoint.h"
+#include "train/metrics_file.h"
 
 namespace cotune {
 namespace {
 
 namespace fs = std::filesystem;
 
+/// What keeps a folder from being taken: a full disk is the machine's, all else the user's choice of the folder.
+[[noreturn]] void refuse_place(const std::string& message, const std::error_code& reason) {
+  if (reason == std::errc::no_space_on_device || reason == std::errc::io_error || reason.value() == EDQUOT) throw SystemError(message);
+  throw UserError(message);
+}
+
 void make_folders(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error)
-    throw SystemError(fmt::format("{}: cannot create the folder: {}", folder.string(), error.message()));
+  if (error) refuse_place(fmt::format("{}: cannot create the folder: {}", folder.string(), error.message()), error);
 }
 
 /// The folder and those above it that are not there, outermost first.
 std::vector<fs::path> missing_folders(const fs::path& folder) {
   std::vector<fs::path> missing;
   std::error_code unknown;
-  for (fs::path place = fs::absolute(folder).lexically_normal(); !fs::exists(place, unknown) && place.has_relative_path();
-       place = place.parent_path()) {
+  for (fs::path place = fs::absolute(folder).lexically_normal();
+       !fs::exists(fs::symlink_status(place, unknown)) && place.has_relative_path(); place = place.parent_path()) {
     if (place.has_filename()) missing.insert(missing.begin(), place);
   }
   return missing;
@@ -46,7 +59,10 @@ OpenLock open_lock(const fs::path& file) {
   // Made by one process alone, which may remove it again.
   if (const int made = ::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644); made >= 0) return {made, true};
   const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (descriptor < 0) throw SystemError(fmt::format("{}: cannot be written: {}", file.string(), std::strerror(errno)));
+  if (descriptor < 0) {
+    const std::error_code reason(errno, std::generic_category());
+    refuse_place(fmt::format("{}: cannot be written: {}", file.string(), reason.message()), reason);
+  }
   return {descriptor, false};
 }
 
@@ -96,31 +112,61 @@ std::string leftover_jobs(const fs::path& jobs, const fs::path& run_file) {
 
 bool holds_jobs(const fs::path& folder) {
   std::error_code unknown;
-  return fs::exists(folder / "jobs", unknown) && !fs::is_empty(folder / "jobs", unknown);
+  const fs::path jobs = folder / "jobs";
+  return fs::exists(jobs, unknown) && !(fs::is_directory(jobs, unknown) && fs::is_empty(jobs, unknown));
+}
+
+/// Whether the folder is the system's own account of itself, in which nobody makes files, though access() may not say so.
+bool is_view_of_system(const fs::path& folder) {
+  constexpr std::array<uint32_t, 10> views{PROC_SUPER_MAGIC,   SYSFS_MAGIC,        DEBUGFS_MAGIC,       TRACEFS_MAGIC,      SECURITYFS_MAGIC,
+                                           CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, DEVPTS_SUPER_MAGIC, PSTOREFS_MAGIC, BPF_FS_MAGIC};
+  struct statfs found{};
+  return ::statfs(folder.c_str(), &found) == 0 && std::ranges::count(views, static_cast<uint32_t>(found.f_type)) > 0;
+}
+
+/// Why files cannot be made in a folder that is there; "" where they can.
+std::string obstacle_within(const fs::path& folder) {
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) return std::strerror(errno);
+  return is_view_of_system(folder) ? "the system keeps it, and no files can be made in it" : "";
 }
 
 /// Why the folder cannot be made or written to; "" where it can.
 std::string obstacle(const fs::path& folder) {
   fs::path place = fs::absolute(folder);
+  if (!place.has_filename()) place = place.parent_path();  // a link with a slash behind it is not seen as one
+  const fs::path asked = place;
   std::error_code error;
   while (!fs::exists(place, error) && place.has_relative_path()) {
     if (error && error != std::errc::not_a_directory)
       return fmt::format("{}: {}", place.string(), error.message());
+    if (fs::is_symlink(place, error)) {
+      return fmt::format("{}: is a symbolic link to {}, which is not there", place.string(), fs::read_symlink(place, error).string());
+    }
     place = place.parent_path();
   }
   if (!fs::is_directory(place, error)) return fmt::format("{}: is not a folder", place.string());
-  if (::access(place.c_str(), W_OK | X_OK) == 0) return "";
-  const char* reason = std::strerror(errno);
-  if (place == fs::absolute(folder))
-    return fmt::format("{}: cannot be written to: {}", folder.string(), reason);
+  const std::string reason = obstacle_within(place);
+  if (reason.empty()) return "";
+  if (place == asked) return fmt::format("{}: cannot be written to: {}", folder.string(), reason);
   return fmt::format("{}: cannot be made: {}: {}", folder.string(), place.string(), reason);
+}
+
+/// Why its lock cannot be taken by anybody; "" where it can, or is not there.
+std::string obstacle_at_lock(const fs::path& folder) {
+  const fs::path lock = folder / "lock";
+  std::error_code unknown;
+  if (!fs::exists(lock, unknown)) return "";
+  if (!fs::is_regular_file(lock, unknown)) return fmt::format("{}: is no file: a run keeps its lock there", lock.string());
+  return ::access(lock.c_str(), R_OK | W_OK) == 0 ? "" : fmt::format("{}: cannot be written: {}", lock.string(), std::strerror(errno));
 }
 
 }  // namespace
 
 void RunFolder::look(const fs::path& path, Start start, Diagnostics& mistakes) {
   const auto add = [&](const std::string& text) { mistakes.add("", 0, "", text); };
-  if (const std::string reason = obstacle(path); !reason.empty()) return add(reason);
+  for (const auto& looked_for : {obstacle, obstacle_at_lock}) {
+    if (const std::string reason = looked_for(path); !reason.empty()) return add(reason);
+  }
   const fs::path run_file = path / "run.json";
   if (const int lock = ::open((path / "lock").c_str(), O_RDONLY | O_CLOEXEC); lock >= 0) {
     const bool held = ::flock(lock, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
@@ -215,7 +261,13 @@ void RunFolder::begin(const RunRecord& record) {
     for (const fs::path& old : removed_by_overwrite(path_)) remove_or_throw(old);
   }
   make_folders(path_ / "jobs");
-  for (const JobSpec& job : record.configuration.jobs) remove_leftovers(job_folder(job.name));
+  std::optional<std::map<std::string, NotedProgress>> noted;
+  for (const JobSpec& job : record.configuration.jobs) {
+    remove_leftovers(job_folder(job.name), keeps_best(job.train), [&] {
+      if (!noted) noted = noted_progress(metrics_file());
+      return (*noted)[job.name].newest_step;
+    });
+  }
   std::vector<fs::path> unfinished;
   const auto look_in = [&unfinished](const auto& entries) {
     for (const fs::directory_entry& entry : entries) {

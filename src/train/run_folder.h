@@ -18,14 +18,14 @@ class RunFolder {
 
   /// Takes the folder and changes nothing in it but the lock. Start::fresh and overwrite make it where it is
   /// not there. Throws UserError: another process holds it (named), it holds a run or jobs already (fresh) or
-  /// no run (resume); SystemError where it cannot be made or written to.
+  /// no run (resume), it cannot be made or written to; SystemError where the disk is full.
   RunFolder(std::filesystem::path path, Start start);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
 
   /// What would refuse a start in this folder, without a change to anything: another process, a run that is
-  /// there or is not, a folder that cannot be made or written to. Adds to `mistakes`.
+  /// there or is not, a folder that cannot be made or written to, by the rights, links and file systems on its way. Adds to `mistakes`.
   static void look(const std::filesystem::path& path, Start start, Diagnostics& mistakes);
 
   /// What begin() removes of an earlier run in the folder where it is to be overwritten, with all that is below.

@@ -29,7 +29,7 @@ struct RunRecord {
   std::string launch;                              ///< Launching::name of what started the process that wrote it
   std::string emulated;                            ///< the file whose times stood in for a device; "": there was one
   std::string instruction_set;                     ///< of the products, or the name of the device: another one changes the last bits
-  std::map<std::string, std::string> data_hashes;  ///< by job, of the tokenised examples
+  std::map<std::string, std::string> data_hashes;  ///< by job, of the tokenized examples
   std::map<std::string, std::map<std::string, std::string>> file_hashes;  ///< by job, of those of each of its files, as far as they are known
   /// By job, of the adapter that it starts from (adapter_checksum). Of a run that is to go on not of jobs that have a checkpoint: they
   /// need it no more.

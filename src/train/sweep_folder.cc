@@ -74,7 +74,8 @@ Json rung_json(const RungRecord& rung) {
 RungRecord rung_from(const nlohmann::json& json) {
   RungRecord rung{json.at("step").get<int64_t>(), number_from(json.at("loss")), number_from(json.at("accuracy")), {}};
   if (json.contains("goes_on")) {
-    rung.judgement = RungJudgement{.rank = json.at("rank").get<int64_t>(), .of = json.at("of").get<int64_t>(), .goes_on = json.at("goes_on").get<bool>()};
+    rung.judgement =
+        RungJudgement{.rank = json.at("rank").get<int64_t>(), .of = json.at("of").get<int64_t>(), .goes_on = json.at("goes_on").get<bool>()};
   }
   return rung;
 }

@@ -121,7 +121,8 @@ void TensorBoardLog::on_job_paused(const TrainingJob& job) { files_[job.spec().n
 void TensorBoardLog::on_job_ended(const TrainingJob& job) { files_[job.spec().name].open.reset(); }
 
 void TensorBoardLog::write_emulated(const std::string& run) {
-  write(run, 0, {{.tag = "emulated/text_summary", .scalar = {}, .text = "Emulated: nothing is computed; times are predicted, and there are no losses."}});
+  write(run, 0,
+        {{.tag = "emulated/text_summary", .scalar = {}, .text = "Emulated: nothing is computed; times are predicted, and there are no losses."}});
 }
 
 void TensorBoardLog::on_job_started(const TrainingJob& job) {

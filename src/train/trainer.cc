@@ -123,7 +123,8 @@ RunSummary Trainer::run() {
   }
   if (options_.drained != nullptr && options_.drained->load()) {
     tell([this](RunObserver& observer) {
-      observer.on_notice(summary_.emulated ? "asked to drain: the run ends, and nothing of an emulated one is saved" : "asked to drain: every job is saved");
+      observer.on_notice(summary_.emulated ? "asked to drain: the run ends, and nothing of an emulated one is saved"
+                                           : "asked to drain: every job is saved");
     });
   }
   for (const auto& job : jobs_) {

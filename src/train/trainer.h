@@ -83,8 +83,10 @@ struct TrainerOptions {
   /// Set: the ranks are divided anew where that pays, asked for when jobs come and leave and when prices have changed.
   PlanDivision plan_division;
   std::vector<RunObserver*> observers;         ///< must outlive the trainer
-  Sweeps* sweeps = nullptr;                    ///< that candidates among the jobs belong to, with what is known of them; must outlive the trainer. Unset: none are known
-  /// Set: save and end. The training rounds under way are finished first (on ranks those of eight seconds), an evaluation broken off after the operator at hand.
+  Sweeps* sweeps = nullptr;                    ///< that candidates among the jobs belong to, with what is known of them; must outlive the trainer.
+                                               ///< Unset: none are known
+  /// Set: save and end. The training rounds under way are finished first (on ranks those of eight seconds),
+  /// an evaluation broken off after the operator at hand.
   const std::atomic<bool>* stop = nullptr;
   const std::atomic<bool>* drained = nullptr;  ///< the same, from elsewhere
   /// What is to be done to the run while it goes on (Trainer::add_jobs and those after it): called on its thread before every

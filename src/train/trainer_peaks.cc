@@ -4,7 +4,7 @@
 #include <map>
 
 #include "plan/cost/time_refit.h"
-#include "schedule/alive_tokens.h"
+#include "schedule/pipeline/alive_tokens.h"
 #include "train/trainer.h"
 
 namespace cotune {
@@ -26,7 +26,7 @@ void Trainer::learn_peak_alone(const StepPlan& plan, std::span<const JobRound> r
 
 void Trainer::learn_peak_of_ranks(const PlannedRun& run, std::span<const JobRound> rounds) {
   const WorstCase alive = alive_at_most(run.plans.replicas, ranks_->layouts(), ranks_->are_processes());
-  learn_peak(rounds, static_cast<int64_t>(run.round_count), alive, std::ranges::max(ranks_->times().round_bytes));
+  learn_peak(rounds, static_cast<int64_t>(run.round_count), alive, ranks_->times().round_bytes);
 }
 
 void Trainer::learn_peak(std::span<const JobRound> rounds, int64_t round_count, const WorstCase& alive, int64_t bytes) {

@@ -45,7 +45,7 @@ void Trainer::learn_times_of_ranks(const PlannedRun& run) {
     const RankPlan& plan = run.plans.replicas[replica];
     for (size_t place = 0; place < plan.ranks.size(); ++place) {
       const size_t rank = times.first_rank[replica] + place * static_cast<size_t>(layouts[replica].tensor_parallel());
-      ranks.push_back({plan.ranks[place], times.spans[rank]});
+      ranks.push_back({plan.ranks[place], times.ranks[rank].spans});
     }
   }
   refit_->observe(run.priced, replicas, run.round_count, times.seconds);

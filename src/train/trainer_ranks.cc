@@ -46,13 +46,14 @@ void Trainer::start_ranks() {
     ranks_ = threads;
   }
   const LinkSpec between_threads = link_between_threads(costs.machine.measured);
-  RankPlannerOptions planning{.order = options_.pipeline_order,
-                              .interleave = options_.interleave,
-                              .link = options_.rank_link.value_or(Link{.latency_s = between_threads.latency, .bytes_per_s = between_threads.bandwidth}),
-                              .dispatch = options_.dispatch,
-                              .length_buckets = options_.length_buckets,
-                              .longest_rows = {},
-                              .packing = options_.packing};
+  RankPlannerOptions planning{
+      .order = options_.pipeline_order,
+      .interleave = options_.interleave,
+      .link = options_.rank_link.value_or(Link{.latency_s = between_threads.latency, .bytes_per_s = between_threads.bandwidth}),
+      .dispatch = options_.dispatch,
+      .length_buckets = options_.length_buckets,
+      .longest_rows = {},
+      .packing = options_.packing};
   planning.are_processes = ranks_->are_processes();
   planning.exchange_link = options_.exchange_link.value_or(planning.link);
   for (const ReplicaDegrees& replica : degrees) planning.longest_rows.push_back(replica.longest_row);
@@ -186,7 +187,7 @@ void Trainer::run_on_ranks(const PlannedRun& run, std::span<JobRound> rounds, st
   for (size_t rank = 0; rank < operator_seconds_.size(); ++rank) {
     // A device works while the host goes on: the host's times say nothing of it.
     if (!options_.device.is_cpu()) break;
-    for (const auto& [name, seconds] : ranks_->times().operator_seconds[rank]) operator_seconds_[rank][name] += seconds;
+    for (const auto& [name, seconds] : ranks_->times().ranks[rank].operator_seconds) operator_seconds_[rank][name] += seconds;
   }
   if (!evaluating_) {
     count_rank_times();
@@ -222,19 +223,21 @@ void Trainer::count_rank_times() {
   const RankTimes& times = ranks_->times();
   summary_.ranks_seconds += times.seconds;
   const bool is_on_host = ranks_->are_processes() || (options_.device.is_cpu() && !options_.device.is_emulated());
-  COTUNE_CHECK(times.waited.size() == summary_.ranks.size(), "times of {} ranks for {}", times.waited.size(), summary_.ranks.size());
+  COTUNE_CHECK(times.ranks.size() == summary_.ranks.size(), "times of {} ranks for {}", times.ranks.size(), summary_.ranks.size());
   for (size_t i = 0; i < summary_.ranks.size(); ++i) {
-    summary_.ranks[i].seconds += times.seconds;
-    summary_.ranks[i].waited_seconds += times.waited[i] + times.idle[i];
-    summary_.ranks[i].sent += times.sent[i];
-    summary_.ranks[i].all_reduces += times.collectives[i];
-    summary_.ranks[i].exposed_seconds += times.exposed[i];
-    summary_.ranks[i].gathering_seconds += times.gathering[i];
-    summary_.ranks[i].exchanging_seconds += times.exchanging[i];
-    summary_.ranks[i].exchanged_bytes += times.exchanged_bytes[i];
-    summary_.ranks[i].weight_bytes = std::max(summary_.ranks[i].weight_bytes, times.weight_bytes[i]);
-    summary_.ranks[i].whole_weight_bytes = std::max(summary_.ranks[i].whole_weight_bytes, times.whole_weight_bytes[i]);
-    if (is_on_host) summary_.ranks[i].peak_bytes = std::max(summary_.ranks[i].peak_bytes, times.peak_bytes[i]);
+    const RankTime& time = times.ranks[i];
+    RankSummary& own = summary_.ranks[i];
+    own.seconds += times.seconds;
+    own.waited_seconds += time.waited_s + times.idle_s[i];
+    own.sent += time.sent;
+    own.all_reduces += time.collectives;
+    own.exposed_seconds += time.exposed_s;
+    own.gathering_seconds += time.gathering_s;
+    own.exchanging_seconds += time.exchanging_s;
+    own.exchanged_bytes += time.exchanged_bytes;
+    own.weight_bytes = std::max(own.weight_bytes, time.weight_bytes);
+    own.whole_weight_bytes = std::max(own.whole_weight_bytes, time.whole_weight_bytes);
+    if (is_on_host) own.peak_bytes = std::max(own.peak_bytes, time.peak_bytes);
   }
 }
 

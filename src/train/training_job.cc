@@ -18,6 +18,7 @@
 #include "schedule/successive_halving.h"
 #include "train/adapter_folder.h"
 #include "train/checkpoint.h"
+#include "train/folder_checksums.h"
 #include "train/learning_rate.h"
 
 namespace cotune {
@@ -64,6 +65,7 @@ void TrainingJob::load() {
       throw_user_error("{}: is no longer the adapter that the job was to start from (init_from): its files have changed since the run began",
                        folder.string());
     }
+    check_adapter_checksums(folder);
     load_adapter(*adapter, folder);
   }
   adapter_ = std::move(adapter);
@@ -78,16 +80,16 @@ void TrainingJob::unload() {
 }
 
 void TrainingJob::resume() {
+  std::optional<fs::path> newest;
+  JobState loaded;
+  try {
+    newest = latest_checkpoint(folder_);
+    if (newest) loaded = read_checkpoint_state(*newest);
+  } catch (const UserError& error) {
+    throw UserError(error.what() + way_out_of_damage(folder_));
+  }
   check_checkpoints(folder_);
-  const std::optional<fs::path> newest = latest_checkpoint(folder_);
   if (!newest) return;
-  const JobState loaded = [&] {
-    try {
-      return read_checkpoint_state(*newest);
-    } catch (const UserError& error) {
-      throw UserError(error.what() + way_out_of_damage(folder_));
-    }
-  }();
   if (loaded.spec_hash != state_.spec_hash) {
     throw_user_error("{}: belongs to job `{}` with other settings: resume with the jobs file of that run, or choose "
                      "another output_dir", newest->string(), spec_.name);

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "base/quantity_text.h"
-#include "data/tokenizer/unicode.h"
+#include "base/xml_text.h"
 #include "watch/screen_text.h"
 
 namespace cotune {
@@ -90,7 +90,9 @@ std::vector<double> ticks_of(const Range& range, Scale scale) {
   std::vector<double> ticks;
   const double length = range.high - range.low;
   if (scale == Scale::powers && length >= 0.7) {
-    const std::vector<double> factors = length < 1.5 ? std::vector<double>{1, 2, 5} : length < 3.5 ? std::vector<double>{1, 3} : std::vector<double>{1};
+    const std::vector<double> factors = length < 1.5   ? std::vector<double>{1, 2, 5}
+                                        : length < 3.5 ? std::vector<double>{1, 3}
+                                                       : std::vector<double>{1};
     const double every = std::ceil(length / 7);
     for (double power = std::floor(range.low); power <= range.high + 1e-9; power += every) {
       for (const double factor : factors) {
@@ -115,7 +117,8 @@ std::string mark(size_t colour, const std::string& look, double x, double y, dou
     case 0:
       return fmt::format("<circle {} r=\"{}\" cx=\"{:.1f}\" cy=\"{:.1f}\">{}</circle>", of, radius, x, y, inside);
     case 1:
-      return fmt::format("<rect {} x=\"{:.1f}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\">{}</rect>", of, x - radius, y - radius, 2 * radius, 2 * radius, inside);
+      return fmt::format("<rect {} x=\"{:.1f}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\">{}</rect>", of, x - radius, y - radius, 2 * radius,
+                         2 * radius, inside);
     default:
       return fmt::format("<path {} d=\"M{:.1f} {:.1f}l{} {}h{}z\">{}</path>", of, x, y - radius, radius, 2 * radius, -2 * radius, inside);
   }
@@ -159,7 +162,9 @@ std::string legend(const LineChart& chart) {
   double end = width - right;
   for (auto curve = chart.curves.rbegin(); curve != chart.curves.rend(); ++curve) {
     if (!has_key(*curve)) continue;
-    svg = fmt::format("<text class=\"key c{}\" x=\"{:.1f}\" y=\"16\" text-anchor=\"end\">{}</text>", curve->colour % colours, end, html_text(curve->name)) + svg;
+    svg = fmt::format("<text class=\"key c{}\" x=\"{:.1f}\" y=\"16\" text-anchor=\"end\">{}</text>", curve->colour % colours, end,
+                      xml_text(curve->name)) +
+          svg;
     if (curve->with_marks) svg = mark(curve->colour, mark_look(*curve), end - name_width(*curve) - 4, 12, 3, "") + svg;
     end -= key_width(*curve);
   }
@@ -167,23 +172,6 @@ std::string legend(const LineChart& chart) {
 }
 
 }  // namespace
-
-std::string html_text(std::string_view text, bool with_lines) {
-  const std::string valid = replace_invalid_utf8(text);
-  std::string safe;
-  for (const char c : valid) {
-    const bool controls = static_cast<unsigned char>(c) < 0x20 || c == 0x7F;
-    switch (c) {
-      case '&': safe += "&amp;"; break;
-      case '<': safe += "&lt;"; break;
-      case '>': safe += "&gt;"; break;
-      case '"': safe += "&quot;"; break;
-      case '\'': safe += "&#39;"; break;
-      default: safe += controls && !(with_lines && (c == '\n' || c == '\t')) ? ' ' : c;
-    }
-  }
-  return safe;
-}
 
 std::string swatch(size_t colour, bool faint) {
   return fmt::format("<svg class=\"swatch\" viewBox=\"0 0 8 8\" aria-hidden=\"true\">{}</svg>", mark(colour, faint ? " faint" : "", 4, 4, 4, ""));
@@ -199,10 +187,10 @@ std::string to_svg(const LineChart& chart) {
       y.take(point.y);
     }
   }
-  std::string svg = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\"", width, height, html_text(chart.title));
+  std::string svg = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\"", width, height, xml_text(chart.title));
   const Heading of = heading(chart);
-  const std::string title = fmt::format("<text class=\"title\" x=\"{}\" y=\"16\"><title>{}</title>{}</text>", left, html_text(chart.title),
-                                        html_text(with_both_ends(printable(chart.title), of.title_columns)));
+  const std::string title = fmt::format("<text class=\"title\" x=\"{}\" y=\"16\"><title>{}</title>{}</text>", left, xml_text(chart.title),
+                                        xml_text(with_both_ends(printable(chart.title), of.title_columns)));
   if (y.empty()) {
     return svg + fmt::format(">{}<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">nothing was recorded</text></svg>\n", title, width / 2,
                              height / 2);
@@ -231,18 +219,20 @@ std::string to_svg(const LineChart& chart) {
     svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>", middle, height - bottom + 17, text);
     free = middle + half;
   }
-  svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>", width - right, height - 4, html_text(chart.x_name));
+  svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>", width - right, height - 4, xml_text(chart.x_name));
   std::reverse(curves.begin(), curves.end());  // what is drawn later covers what is there
   std::stable_sort(curves.begin(), curves.end(), [](const Curve& a, const Curve& b) { return a.faint > b.faint; });
   if (of.with_legend) svg += legend(chart);
   for (const Curve& curve : curves) {
     std::string points;
     for (const ChartPoint& point : curve.points) points += fmt::format("{:.2f},{:.3f} ", at_x(point.x), at_y(point.y));
-    if (curve.points.size() > 1) svg += fmt::format("<polyline class=\"{}\" data-name=\"{}\" points=\"{}\"/>", line_class(curve), html_text(curve.name), points);
+    if (curve.points.size() > 1)
+      svg += fmt::format("<polyline class=\"{}\" data-name=\"{}\" points=\"{}\"/>", line_class(curve), xml_text(curve.name), points);
     for (const ChartPoint& point : curve.points) {
       if (!curve.with_marks && curve.points.size() > 1) break;
-      svg += mark(curve.colour, mark_look(curve), at_x(point.x), at_y(point.y), 3,
-                  fmt::format("<title>{}: {} at {}</title>", html_text(curve.name), value_text(point.y, chart.y_scale), value_text(point.x, chart.x_scale)));
+      svg += mark(
+          curve.colour, mark_look(curve), at_x(point.x), at_y(point.y), 3,
+          fmt::format("<title>{}: {} at {}</title>", xml_text(curve.name), value_text(point.y, chart.y_scale), value_text(point.x, chart.x_scale)));
     }
   }
   return svg + "<path class=\"cursor\"/><text class=\"readout\"></text></svg>\n";

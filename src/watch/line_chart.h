@@ -3,14 +3,9 @@
 
 #include <cstddef>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace cotune {
-
-/// Text as HTML and SVG show it, in elements and in quoted attributes: the five characters that mean something there are escaped,
-/// control characters become spaces, ill-formed bytes U+FFFD. With lines: line ends and tabs stay.
-std::string html_text(std::string_view text, bool with_lines = false);
 
 struct ChartPoint {
   double x = 0, y = 0;  ///< left out where one is not finite, or beyond 10^15

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
 #include "watch/job_outcome.h"
 
 namespace cotune {
@@ -218,7 +218,8 @@ void LiveView::draw(bool anew) {
   {
     const std::lock_guard lock(mutex_);
     state.events = view_.events;
-    state.events.insert(state.events.end(), lines_.begin() + static_cast<std::ptrdiff_t>(lines_.size() - std::min(lines_.size(), rows)), lines_.end());
+    state.events.insert(state.events.end(), lines_.begin() + static_cast<std::ptrdiff_t>(lines_.size() - std::min(lines_.size(), rows)),
+                        lines_.end());
   }
   const ScreenStyle style{.columns = columns, .rows = rows, .colour = wants_colour(), .unicode = shows_unicode()};
   std::string frame = "\x1b[H";

@@ -9,9 +9,9 @@
 
 namespace cotune {
 
-/// What is said of data while they are tokenized: `tokenizing: 42%, 31s left, 1,240,000 tokens/s, 61,440 records of data/chats.jsonl`. Nothing about what
-/// is done within two seconds. On a terminal that can draw one line that is written over four times a second and goes at the end, elsewhere a line
-/// every ten seconds.
+/// What is said of data while they are tokenized: `tokenizing: 42%, 31s left, 1,240,000 tokens/s, 61,440 records of data/chats.jsonl`. Nothing about
+/// what is done within two seconds. On a terminal that can draw one line that is written over four times a second and goes at the end, elsewhere a
+/// line every ten seconds.
 class ReadingLines {
  public:
   using Time = std::chrono::steady_clock::time_point;

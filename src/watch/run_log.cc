@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "control/no_run.h"
@@ -38,7 +39,8 @@ std::string text(const Json& json, const char* field) {
 int64_t whole(const Json& value) {
   const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())
                                                : value.is_number_integer();
-  if (!fits) throw Json::type_error::create(302, "expected a whole number, found " + value.dump(-1, ' ', true, Json::error_handler_t::replace), &value);
+  if (!fits)
+    throw Json::type_error::create(302, "expected a whole number, found " + value.dump(-1, ' ', true, Json::error_handler_t::replace), &value);
   return value.get<int64_t>();
 }
 
@@ -97,7 +99,8 @@ void add_event(RunLog& log, const Json& json, Clock& clock) {
     return;
   }
   if (event == "swap") {
-    log.notices.push_back(fmt::format("{}: the ranks are divided as {} now, {} before", text(json, "cause"), text(json, "after"), text(json, "before")));
+    log.notices.push_back(
+        fmt::format("{}: the ranks are divided as {} now, {} before", text(json, "cause"), text(json, "after"), text(json, "before")));
     return;
   }
   if (event == "plan" || event == "refit" || event == "peak") return;
@@ -189,16 +192,23 @@ void read_summary(RunLog& log, const std::string& content) {
   log.summary = std::move(summary);
 }
 
-/// Calls read; what the JSON library says is the user's mistake, with the file's name.
-template <typename Read>
-void reading(const std::string& place, Read read) {
-  try {
-    read();
-  } catch (const Json::exception& error) {
-    const std::string_view what = error.what();  // "[json.exception.parse_error.101] parse error at …"
-    const size_t id = what.find("] ");
-    throw_user_error("{}: is not as `cotune train` writes it: {}", place, what.substr(id == std::string_view::npos ? 0 : id + 2));
+std::string complaint(const std::string& place, const Json::exception& error) {
+  const std::string_view what = error.what();  // "[json.exception.parse_error.101] parse error at …"
+  const size_t id = what.find("] ");
+  return fmt::format("{}: is not as `cotune train` writes it: {}", place, what.substr(id == std::string_view::npos ? 0 : id + 2));
+}
+
+/// Of a summary that cannot be read as much is known: the run has ended, by what the jobs' last events say.
+LoggedSummary summary_of_events(const RunLog& log) {
+  LoggedSummary summary;
+  summary.interrupted = std::ranges::any_of(log.jobs, [](const LoggedJob& job) {
+    return job.status == "running" || job.status == "waiting" || job.status == "paused" || job.status == "stopped";
+  });
+  summary.seconds = log.seconds;
+  for (const LoggedUsage& usage : log.usage) {
+    summary.peak_resident_bytes = std::max(summary.peak_resident_bytes, usage.device_bytes.value_or(usage.resident_bytes));
   }
+  return summary;
 }
 
 std::string newest_checkpoint(const fs::path& job) {
@@ -219,12 +229,20 @@ fs::path name_of(const fs::path& folder) {
 
 void add_metrics(RunLog& log, std::string_view text, const std::string& file_name) {
   Clock clock;
-  int64_t line_number = 0;
+  int64_t line_number = 0, left_out = 0;
+  std::string first;
   for (size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string_view::npos; begin = end + 1) {
     ++line_number;
     const std::string_view line = text.substr(begin, end - begin);
-    reading(fmt::format("{}:{}", file_name, line_number), [&] { add_event(log, Json::parse(line), clock); });
+    try {
+      add_event(log, Json::parse(line), clock);
+    } catch (const Json::exception& error) {
+      if (left_out++ == 0) first = complaint(fmt::format("{}:{}", file_name, line_number), error);
+    }
   }
+  if (left_out == 0) return;
+  const std::string others = left_out == 1 ? "the line is" : fmt::format("it and {} are", counted(left_out - 1, "other line"));
+  log.damage.push_back(fmt::format("{}; {} left out", first, others));
 }
 
 RunLog read_run_log(const fs::path& folder) {
@@ -232,14 +250,16 @@ RunLog read_run_log(const fs::path& folder) {
   if (!fs::exists(run_file)) throw_no_run(folder);
   RunLog log;
   log.folder = name_of(folder);
-  reading(run_file.string(), [&] {
+  try {
     const Json json = Json::parse(read_file(run_file));
     log.configuration = json.at("configuration").get<std::string>();
     log.compute_dtype = text(json, "compute_dtype");
     log.instruction_set = text(json, "instruction_set");
     log.memory_limit_bytes = whole_or_zero(json, "memory_limit_bytes");
     log.emulated = json.contains("emulated");
-  });
+  } catch (const Json::exception& error) {
+    throw UserError(complaint(run_file.string(), error));
+  }
   const JobsFile configuration = parse_configuration(log.configuration, run_file.string() + ": configuration", Purpose::train);
   log.model = configuration.model.path.empty() ? configuration.model.config : configuration.model.path;
   for (const JobSpec& spec : configuration.jobs) {
@@ -247,7 +267,14 @@ RunLog read_run_log(const fs::path& folder) {
     log.jobs.back().steps = spec.train.steps;
   }
   if (fs::exists(metrics)) add_metrics(log, read_file(metrics), metrics.string());
-  if (fs::exists(summary)) reading(summary.string(), [&] { read_summary(log, read_file(summary)); });
+  if (fs::exists(summary)) {
+    try {
+      read_summary(log, read_file(summary));
+    } catch (const Json::exception& error) {
+      log.damage.push_back(complaint(summary.string(), error) + "; what metrics.jsonl says is shown");
+      log.summary = summary_of_events(log);
+    }
+  }
   if (!is_being_trained(log.folder)) {
     for (LoggedJob& job : log.jobs) {
       if (job.status == "running") job.status = "stopped";

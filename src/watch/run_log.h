@@ -78,13 +78,16 @@ struct RunLog {
   std::vector<std::string> notices;
   double seconds = 0;                    ///< of the last event
   std::optional<LoggedSummary> summary;  ///< of a run that has ended
+  /// What was left out, since it could not be read: lines of metrics.jsonl, summary.json. A message for each of the two files.
+  std::vector<std::string> damage;
 };
 
 /// A half line at the end of metrics.jsonl, which a run that goes on may be writing, is left out. Throws UserError: the folder
-/// holds no run; a file of it is damaged (with line).
+/// holds no run; its run.json is damaged.
 RunLog read_run_log(const std::filesystem::path& folder);
 
-/// The events of metrics.jsonl, added to what is known; jobs that `log` does not have are left out. file_name: for messages.
+/// The events of metrics.jsonl, added to what is known; jobs that `log` does not have are left out. Lines that are none are counted in one
+/// message of log.damage, which names the first. file_name: for messages.
 void add_metrics(RunLog& log, std::string_view text, const std::string& file_name);
 
 /// Whether a process holds the folder and has not written its run's end yet: it loads the model, or it trains.

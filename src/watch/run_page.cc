@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "base/quantity_text.h"
+#include "base/visible_text.h"
+#include "base/xml_text.h"
 #include "watch/line_chart.h"
 #include "watch/rank_text.h"
 #include "watch/run_screen.h"
@@ -36,7 +38,8 @@ svg text{font:11px system-ui,sans-serif;fill:var(--soft)}svg .title{font-size:13
 .grid{stroke:var(--line)}polyline{fill:none;stroke-width:1.8;stroke-linejoin:round}.faint{opacity:.3;stroke-width:1}.mark.faint{opacity:.6}
 .cursor{stroke:var(--soft);stroke-dasharray:3}.readout{paint-order:stroke;stroke:var(--card);stroke-width:4px;stroke-linejoin:round}
 .c0{--c:#0072b2}.c1{--c:#d55e00}.c2{--c:#009e73}.c3{--c:#cc79a7}.c4{--c:#e69f00}.c5{--c:#56b4e9}.c6{--c:#8a6d3b}.c7{--c:#777}
-polyline{stroke:var(--c)}.mark,svg .key{fill:var(--c)}.mark.hollow{fill:none;stroke:var(--c);stroke-width:2;pointer-events:all}.d1{stroke-dasharray:7 3}.d2{stroke-dasharray:2 3}
+polyline{stroke:var(--c)}.mark,svg .key{fill:var(--c)}.mark.hollow{fill:none;stroke:var(--c);stroke-width:2;pointer-events:all}
+.d1{stroke-dasharray:7 3}.d2{stroke-dasharray:2 3}
 )";
 
 /// Shows, of the step that is nearest to the pointer, the values of the curves that have one there, those in front first.
@@ -89,7 +92,7 @@ std::string unbroken_bytes_text(int64_t bytes) {
 }
 
 std::string tile(const std::string& value, const std::string& name) {
-  return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", html_text(value), html_text(name));
+  return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", xml_text(value), xml_text(name));
 }
 
 std::string tiles(const RunLog& log, const std::string& phase) {
@@ -118,14 +121,15 @@ std::string job_table(const RunLog& log) {
     const LoggedJob& job = log.jobs[i];
     const bool bad = job.status == "failed" || job.status == "refused";
     html += fmt::format(
-        "<tr><td class=\"name\">{}{}</td><td class=\"why{}\">{}{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>"
+        "<tr><td class=\"name\">{}{}</td><td class=\"why{}\">{}{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td "
+        "class=\"n\">{}</td>"
         "<td class=\"n\">{}</td></tr>\n",
-        log.jobs.size() > 1 ? swatch(i) : "", html_text(job.spec.name), bad ? " bad" : "", html_text(words(job.status)),
-        job.reason.empty() ? "" : ": " + html_text(job.reason),
+        log.jobs.size() > 1 ? swatch(i) : "", xml_text(job.spec.name), bad ? " bad" : "", xml_text(words(job.status)),
+        job.reason.empty() ? "" : ": " + xml_text(job.reason),
         job.steps > 0 ? fmt::format("{} of {}", job.step, job.steps) : std::to_string(job.step),
         from_to(loss_text(job.start_eval_loss), loss_text(job.eval_loss)),
-        from_to(share_text(job.start_eval_accuracy), share_text(job.eval_accuracy)),
-        job.made.empty() ? "" : loss_text(job.made.back().loss), job.adapter_step ? std::to_string(*job.adapter_step) : "");
+        from_to(share_text(job.start_eval_accuracy), share_text(job.eval_accuracy)), job.made.empty() ? "" : loss_text(job.made.back().loss),
+        job.adapter_step ? std::to_string(*job.adapter_step) : "");
   }
   return html + "</table></div>\n";
 }
@@ -140,7 +144,7 @@ std::string rank_table(const RunLog& log) {
     const RankView& rank = log.summary->ranks[i];
     html += fmt::format(
         "<tr><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n", i,
-        rank.host.empty() ? "" : " " + html_text(rank.host), layers_text(rank), rank.replica + 1,
+        rank.host.empty() ? "" : " " + xml_text(rank.host), layers_text(rank), rank.replica + 1,
         rank.parts > 1 ? fmt::format("{} of {}", rank.part + 1, rank.parts) : "whole", share_text(rank.busy), share_text(rank.exposed),
         share_text(rank.bubble));
   }
@@ -196,7 +200,7 @@ std::string usage_charts(const RunLog& log) {
 std::string sample_card(const LoggedSample& sample) {
   const std::string when = sample.step == 0 ? "before training" : fmt::format("after step {}", sample.step);
   const std::string answer =
-      sample.answer ? "<pre>" + html_text(*sample.answer, true) + "</pre>" : "<p>no memory was left for an answer</p>";
+      sample.answer ? "<pre>" + xml_text(*sample.answer, true) + "</pre>" : "<p>no memory was left for an answer</p>";
   return fmt::format("<div class=\"card\"><p>answers {}</p>{}</div>\n", when, answer);
 }
 
@@ -204,26 +208,28 @@ std::string samples(const RunLog& log) {
   std::string html;
   for (const LoggedJob& job : log.jobs) {
     if (job.samples.empty()) continue;
-    html += fmt::format("<div class=\"card\"><p>{} is asked</p><pre>{}</pre></div>\n<div class=\"samples\">\n", html_text(job.spec.name),
-                        html_text(job.samples.front().prompt, true));
+    html += fmt::format("<div class=\"card\"><p>{} is asked</p><pre>{}</pre></div>\n<div class=\"samples\">\n", xml_text(job.spec.name),
+                        xml_text(job.samples.front().prompt, true));
     for (const LoggedSample& sample : job.samples) html += sample_card(sample);
     html += "</div>\n";
   }
-  if (html.empty()) return "<p style=\"margin-top:12px\">Answers before and after training stand here where <code>cotune train --sample-tokens N</code> asks for them.</p>\n";
+  if (html.empty())
+    return "<p style=\"margin-top:12px\">Answers before and after training stand here where <code>cotune train --sample-tokens N</code> asks for "
+           "them.</p>\n";
   return "<h2>Answers before and after</h2>\n<div style=\"display:grid;gap:12px\">\n" + html + "</div>\n";
 }
 
 std::string notices(const RunLog& log) {
   if (log.notices.empty()) return "";
   std::string html = "<h2>Notices</h2>\n<div class=\"card\"><ul>\n";
-  for (const std::string& notice : log.notices) html += "<li>" + html_text(notice) + "</li>\n";
+  for (const std::string& notice : log.notices) html += "<li>" + xml_text(notice) + "</li>\n";
   return html + "</ul></div>\n";
 }
 
 }  // namespace
 
 std::string run_page(const RunLog& log, const std::string& phase) {
-  const std::string name = html_text(log.folder.filename().string());
+  const std::string name = xml_text(log.folder.filename().string());
   std::string html = fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src "
@@ -232,12 +238,14 @@ std::string run_page(const RunLog& log, const std::string& phase) {
       "<title>{} – cotune</title>\n<style>{}</style></head><body>\n<h1>{}</h1>\n",
       name, style, name);
   html += fmt::format(
-      "<p>{}</p>\n<p>{} in {}, {}</p>\n", html_text(log.folder.string()), html_text(log.model), html_text(dtype_name(log.compute_dtype)),
-      html_text(log.summary && !log.summary->device.empty() && log.summary->device != "cpu" ? log.summary->device : log.instruction_set));
+      "<p>{}</p>\n<p>{} in {}, {}</p>\n", xml_text(log.folder.string()), xml_text(log.model), xml_text(dtype_name(log.compute_dtype)),
+      xml_text(log.summary && !log.summary->device.empty() && log.summary->device != "cpu" ? log.summary->device : log.instruction_set));
   if (log.emulated) html += "<p class=\"bad\">Emulated: nothing was computed; times are predicted, and there are no losses.</p>\n";
-  html += tiles(log, phase) + sweep_sections(log) + job_table(log) + rank_table(log) + loss_charts(log) + usage_charts(log) + samples(log) + notices(log);
+  for (const std::string& each : log.damage) html += fmt::format("<p class=\"bad\">{}</p>\n", xml_text(visible_text(each)));
+  html +=
+      tiles(log, phase) + sweep_sections(log) + job_table(log) + rank_table(log) + loss_charts(log) + usage_charts(log) + samples(log) + notices(log);
   html += "<h2>Configuration</h2>\n<details class=\"card\"><summary>the effective jobs file</summary><pre>" +
-          html_text(log.configuration, true) + "</pre></details>\n";
+          xml_text(log.configuration, true) + "</pre></details>\n";
   return html + "<script>" + script + "</script>\n</body></html>\n";
 }
 

@@ -206,12 +206,13 @@ bool is_ahead(const JobReport& a, const JobReport& b) {
 }
 
 std::string best_text(const JobReport& best, const ScreenStyle& style) {
-  const std::string value = best.by_accuracy ? fmt::format("most right {:.1f}%", 100 * best.result_accuracy) : fmt::format("least held out {:.4f}", best.result_loss);
+  const std::string value =
+      best.by_accuracy ? fmt::format("most right {:.1f}%", 100 * best.result_accuracy) : fmt::format("least held out {:.4f}", best.result_loss);
   return fmt::format("{}: {}", value, with_both_ends(printable(best.name), std::max<size_t>(12, style.columns / 3), style.unicode));
 }
 
-/// Of each sweep, how far its candidates are and which of those that can still win stands best, as the sweep compares them. In a window they take a sixth of its
-/// rows at most.
+/// Of each sweep, how far its candidates are and which of those that can still win stands best, as the sweep compares them. In a window they take a
+/// sixth of its rows at most.
 std::vector<std::string> sweep_lines(const RunView& view, const ScreenStyle& style) {
   struct Sweep {
     std::map<std::string, int64_t> jobs;
@@ -251,10 +252,13 @@ std::vector<std::string> head(const RunView& view, const ScreenStyle& style) {
   const bool others_wait = waiting != run.jobs.end() || paused != run.jobs.end();
   const std::string rounds = run.rounds > 0 ? fmt::format("{} in {}", counted(run.rounds, "round"), duration_text(run.seconds)) : "";
   lines.push_back(joined({title(run, style), rounds, printable(run.folder)}, style));
-  lines.push_back(joined({!counts.empty() ? counts : run.phase == "loading" ? "" : "no jobs", steps > 0 ? fmt::format("{} of {}", step, counted(steps, "step")) : "",
-                          number_or_nothing(view.tokens_per_second, "{:.0f} tok/s"),
-                          std::isnan(view.seconds_left) ? "" : duration_text(view.seconds_left) + (others_wait ? " left of those that run" : " left")},
-                         style));
+  lines.push_back(
+      joined({!counts.empty()          ? counts
+              : run.phase == "loading" ? ""
+                                       : "no jobs",
+              steps > 0 ? fmt::format("{} of {}", step, counted(steps, "step")) : "", number_or_nothing(view.tokens_per_second, "{:.0f} tok/s"),
+              std::isnan(view.seconds_left) ? "" : duration_text(view.seconds_left) + (others_wait ? " left of those that run" : " left")},
+             style));
   if (lines.back().empty()) lines.pop_back();
   if (view.memory.used_bytes > 0 || view.memory.peak_bytes > 0) lines.push_back(memory_line(view.memory, style));
   if (!view.ranks.empty()) lines.push_back(rank_line(view.ranks, style.columns));
@@ -377,7 +381,8 @@ std::vector<std::string> run_screen(const RunView& view, const ScreenStyle& styl
     }
     lines.resize(last);
   }
-  for (const std::string& line : footer) lines.push_back(coloured(in_columns(line, style.columns, Align::left, style.unicode), Colour::reversed, style));
+  for (const std::string& line : footer)
+    lines.push_back(coloured(in_columns(line, style.columns, Align::left, style.unicode), Colour::reversed, style));
   return lines;
 }
 

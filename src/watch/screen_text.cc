@@ -5,7 +5,7 @@
 #include <cmath>
 #include <set>
 
-#include "data/tokenizer/unicode.h"
+#include "base/utf8.h"
 #include "watch/column_tables.h"
 
 namespace cotune {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "base/xml_text.h"
 #include "watch/line_chart.h"
 
 namespace cotune {
@@ -87,18 +88,19 @@ std::vector<LoggedSweep> sweeps_of(const RunLog& log) {
 
 std::string table(const LoggedSweep& sweep) {
   std::string html = "<div class=\"card wide\"><table>\n<tr><th>candidate</th>";
-  for (const std::string& option : sweep.options) html += fmt::format("<th class=\"n\">{}</th>", html_text(option.substr(option.rfind('.') + 1)));
+  for (const std::string& option : sweep.options) html += fmt::format("<th class=\"n\">{}</th>", xml_text(option.substr(option.rfind('.') + 1)));
   html += "<th class=\"n\">held-out loss</th><th class=\"n\">rows right</th><th class=\"n\">steps</th><th>state</th></tr>\n";
   for (size_t i = 0; i < sweep.candidates.size(); ++i) {
     const Candidate& candidate = sweep.candidates[i];
     const LoggedJob& job = *candidate.job;
-    html += fmt::format("<tr><td class=\"name\">{}{}{}{}</td>", swatch(candidate.colour, i >= plain_curves), is_best(sweep, i) ? "<b>" : "", html_text(job.spec.name), is_best(sweep, i) ? "</b>, best" : "");
-    for (const std::string& option : sweep.options) html += fmt::format("<td class=\"n\">{}</td>", html_text(value_of(candidate, option)));
+    html += fmt::format("<tr><td class=\"name\">{}{}{}{}</td>", swatch(candidate.colour, i >= plain_curves), is_best(sweep, i) ? "<b>" : "",
+                        xml_text(job.spec.name), is_best(sweep, i) ? "</b>, best" : "");
+    for (const std::string& option : sweep.options) html += fmt::format("<td class=\"n\">{}</td>", xml_text(value_of(candidate, option)));
     html += fmt::format("<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"why\">{}{}</td></tr>\n",
                         std::isnan(job.result_loss) ? "" : fmt::format("{:.4f}", job.result_loss),
                         std::isnan(job.result_accuracy) ? "" : fmt::format("{:.1f}%", 100 * job.result_accuracy), job.step,
-                        html_text(job.status == "stopped_early" ? "stopped early" : job.status),
-                        job.reason.empty() ? "" : ": " + html_text(job.reason));
+                        xml_text(job.status == "stopped_early" ? "stopped early" : job.status),
+                        job.reason.empty() ? "" : ": " + xml_text(job.reason));
   }
   return html + "</table></div>\n";
 }
@@ -171,7 +173,8 @@ std::string metric_over(const LoggedSweep& sweep, const std::string& option) {
 std::string sweep_sections(const RunLog& log) {
   std::string html;
   for (const LoggedSweep& sweep : sweeps_of(log)) {
-    html += fmt::format("<h2>Sweep {}</h2>\n{}<div class=\"charts\" style=\"margin-top:12px\">\n{}", html_text(sweep.name), table(sweep), curves(sweep));
+    html +=
+        fmt::format("<h2>Sweep {}</h2>\n{}<div class=\"charts\" style=\"margin-top:12px\">\n{}", xml_text(sweep.name), table(sweep), curves(sweep));
     for (const std::string& option : sweep.options) html += metric_over(sweep, option);
     html += "</div>\n";
   }

@@ -17,7 +17,7 @@
 
 #include "base/descriptor.h"
 #include "base/error.h"
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
 
 namespace cotune {
 namespace {
@@ -150,6 +150,11 @@ std::pair<size_t, size_t> terminal_size() {
   winsize size{};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) return {80, 24};
   return {size.ws_col, size.ws_row};
+}
+
+size_t error_terminal_columns() {
+  winsize size{};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
 }
 
 Terminal::Terminal() {

@@ -22,6 +22,8 @@ bool shows_unicode();
 
 /// (columns, rows) of standard output; 80 and 24 where it does not say.
 std::pair<size_t, size_t> terminal_size();
+/// Columns of standard error, at least 2; 80 where it does not say.
+size_t error_terminal_columns();
 
 /// The terminal of standard output as a screen to draw on: the alternate screen, without a cursor, and keys as they are pressed,
 /// without an echo; where has_live_terminal(). Ctrl-C, Ctrl-\ and Ctrl-Z keep their meaning. While it lives, what is written to

@@ -296,6 +296,15 @@ TEST(ForeignAdapter, MayNameModulesThatTheModelHasNot) {
   Json targets = lora.config()["target_modules"];
   targets.push_back("query_key_value");
   EXPECT_EQ(lora.after("target_modules", targets), "");
+  EXPECT_EQ(lora.after("layers_to_transform", {0, 2, 47}), "");
+}
+
+TEST(ForeignAdapter, MayLeaveLayerReplicationEmpty) {
+  const Spoiled lora(lora_spec());
+  EXPECT_EQ(lora.after("layer_replication", Json::array()), "");
+  EXPECT_EQ(lora.after("layer_replication", nullptr), "");
+  EXPECT_THAT(lora.after("layer_replication", Json::array({Json::array({0, 2}), Json::array({1, 3})})),
+              HasSubstr("adapter_config.json: layer_replication: is not supported"));
 }
 
 TEST(HostileAdapter, ConfigurationsAreRefusedWithFileAndField) {
@@ -315,7 +324,7 @@ TEST(HostileAdapter, ConfigurationsAreRefusedWithFileAndField) {
   EXPECT_THAT(lora.after("target_modules", {"c_attn"}),
               says(": target_modules: nothing is left to adapt; accepted: q_proj, "));
   EXPECT_THAT(lora.after("layers_to_transform", {99}),
-              says(": layers_to_transform: must be layers from 0 to 2 of this model, which has 3 layers; got 99"));
+              says(": target_modules: nothing is left to adapt: of 6 modules, layers_to_transform leaves out 6"));
   EXPECT_THAT(bottleneck.after("bottleneck_size", 0), says("bottleneck_size: must be"));
   EXPECT_THAT(bottleneck.after("activation", "softplus"), says("must be relu, gelu, silu or tanh, got \"softplus\""));
   EXPECT_THAT(diff.after("density", 0), says("density: must be a number above 0 and at most 1, got 0"));
@@ -397,6 +406,29 @@ TEST(HostileAdapter, KeptEntriesAreCheckedBeforeAnyKernelReadsThem) {
   EXPECT_THAT(spoil("column_offsets", 0, int64_t{1}), says("does not ascend from 0"));
   EXPECT_THAT(spoil("column_offsets", 1, int64_t{1} << 40), says("does not ascend from 0"));
   EXPECT_THAT(spoil("column_offsets", 32, int64_t{3}), says("does not ascend from 0"));
+  // Shapes that hold as many values as a list would.
+  const auto reshape = [&](const std::string& part, const std::vector<int64_t>& before) {
+    return diff.with_tensors([&](auto& tensors) {
+      TensorView& view = tensors.at(site + part);
+      view.shape.insert(view.shape.begin(), before.begin(), before.end());
+    });
+  };
+  const std::string entries = std::to_string(trained_adapter(diff_spec())->parameters().front().value.numel());
+  EXPECT_THAT(reshape("rows", {1}), says("v_proj.diff_pruning.rows` has shape [1, " + entries + "], one dimension is expected"));
+  EXPECT_THAT(reshape("column_offsets", {1, 1}), says("v_proj.diff_pruning.column_offsets` has shape [1, 1, 33], [33] is expected"));
+  const std::vector<int64_t> one_entry = [] {
+    std::vector<int64_t> offsets(33, 1);
+    offsets[0] = 0;
+    return offsets;
+  }();
+  EXPECT_THAT(diff.with_tensors([&](auto& tensors) {
+    tensors.at(site + "column_offsets").bytes = std::as_bytes(std::span(one_entry));
+    tensors.at(site + "rows").shape = {};
+    tensors.at(site + "rows").bytes = tensors.at(site + "rows").bytes.first(sizeof(int32_t));
+  }),
+              says("rows` has shape [], one dimension is expected"));
+  EXPECT_THAT(diff.with_tensors([&](auto& tensors) { tensors.at(site + "column_offsets").shape = {11, 3}; }),
+              says("column_offsets` has shape [11, 3], [33] is expected"));
   EXPECT_THAT(diff.with_tensors([&](auto& tensors) { tensors.erase(site + "rows"); }), says("rows` is missing"));
   EXPECT_THAT(diff.with_tensors([&](auto& tensors) { tensors.erase(site + "values"); }), says("values"));
 }

@@ -12,7 +12,7 @@
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/running_checksum.h"
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
 
 namespace cotune {
 namespace {
@@ -215,7 +215,7 @@ TEST(FileDeathTest, WhatIsToBePutInOrderIsSoBeforeTheMessageOfATruncatedOne) {
       ::testing::ExitedWithCode(1), "in order; .*ends.bin: cannot be read any more");
 }
 
-TEST(SuddenEndDeathTest, ABusErrorOfSomethingElseKillsAsEver) {
+TEST(AbruptExitDeathTest, ABusErrorOfSomethingElseKillsAsEver) {
   EXPECT_EXIT(
       {
         report_bus_errors();
@@ -226,7 +226,7 @@ TEST(SuddenEndDeathTest, ABusErrorOfSomethingElseKillsAsEver) {
       ::testing::KilledBySignal(SIGBUS), "in order");
 }
 
-TEST(SuddenEndDeathTest, AStandardErrorThatHasGoneIsNoFailure) {
+TEST(AbruptExitDeathTest, AStandardErrorThatHasGoneIsNoFailure) {
   EXPECT_EXIT(
       {
         ::close(STDERR_FILENO);

@@ -21,5 +21,17 @@ TEST(QuantityText, HasThreeDigitsAndAUnit) {
   EXPECT_EQ(bytes_text((1LL << 30) - 1), "1.00 GiB");
 }
 
+TEST(QuantityText, RoundsUpToWhatItShows) {
+  for (int64_t bytes = 1; bytes < int64_t{1} << 42; bytes += 1 + bytes / 37) {
+    const int64_t up = bytes_rounded_up(bytes);
+    EXPECT_GE(up, bytes);
+    EXPECT_LE(up, bytes + shown_step(bytes) + 1);
+    EXPECT_LE(bytes_rounded_up(up), up + 1) << "what is shown stays";
+  }
+  EXPECT_EQ(bytes_text(bytes_rounded_up((int64_t{1} << 30) + 1)), "1.01 GiB");
+  EXPECT_EQ(bytes_rounded_up(int64_t{20} << 30), int64_t{20} << 30);
+  EXPECT_EQ(shown_step(int64_t{545} << 20), 1 << 20);
+}
+
 }  // namespace
 }  // namespace cotune

@@ -101,6 +101,63 @@ class Folders(Generates):
         config.write_text(text)
         self.assertRegex(self.refused("--adapter", adapter, "--prompt", "x"), r"adapter_model\.safetensors: cannot open")
 
+    def test_that_are_damaged_checkpoints_are_refused_by_everyone_who_reads_them(self):
+        checkpoint = self.run / "jobs/a/step-2"
+        commands = (("generate", "--prompt", "x"), ("evaluate", "--data", self.path / "chats.jsonl"),
+                    ("merge", "--output", self.path / "merged"), ("export", "--output", self.path / "a.gguf"))
+        for name, damage in (("adapter_model.safetensors", lambda data: data[:-1] + bytes([data[-1] ^ 1])),
+                             ("adapter_config.json", lambda data: data.replace(b'"r": 4', b'"r": 8'))):
+            file = checkpoint / name
+            good = file.read_bytes()
+            self.assertNotEqual(damage(good), good)
+            file.write_bytes(damage(good))
+            for command in commands:
+                with self.subTest(name=name, command=command[0]):
+                    errors = self.run_program(*command, "--adapter", checkpoint, expect=2).stderr
+                    self.assertIn(f"step-2/{name}: is damaged (its checksum is not the one in {checkpoint}/checksums.json)", errors)
+            file.write_bytes(good)
+        self.generate("--adapter", checkpoint, "--prompt", "x", "--max-new-tokens", "1")
+
+    def test_of_another_model_are_told(self):
+        adapter = self.run / "jobs/a/adapter"
+
+        def warning(command, *options, **more):
+            return self.run_program(*command, "--adapter", adapter, *options, **more).stderr
+
+        generate = ("generate", "--prompt", "x", "--max-new-tokens", "1", "--json")
+        shutil.copytree(self.model, self.path / "copy")
+        shutil.copytree(self.model, self.path / "elsewhere/model")
+        for same in (self.path / "copy", self.path / "elsewhere/model", f"{self.path}/copy/../model/"):
+            self.assertEqual(warning(generate, "--model", same), "")
+        other = self.path / "other/model"
+        other.parent.mkdir()
+        shutil.copytree(self.model, other)
+        weights = other / "model.safetensors"
+        data = weights.read_bytes()
+        weights.write_bytes(data[:-2] + bytes([data[-2] ^ 1]) + data[-1:])
+        told = f"warning: {adapter} is an adapter of {self.model}, the opened model is {other}\n"
+        self.assertEqual(warning(generate, "--model", other), told)
+        self.assertEqual(warning(("merge",), "--model", other, "--output", self.path / "merged"), told)
+        self.assertEqual(warning(("evaluate", "--data", self.path / "chats.jsonl"), "--model", other), told)
+        start = self.path / "start.yaml"
+        start.write_text(f"cotune: 1\nmodel: {{path: {other}, dtype: float64}}\njobs:\n  - {{name: next, data: {{train: chats.jsonl}}, "
+                         f"train: {{steps: 1}}, adapter: {{r: 4, init_from: {adapter}}}}}\n")
+        self.assertIn(told, self.run_program("train", start, "--check", "--output-dir", self.path / "next").stderr)
+        (self.run / "run.json").unlink()  # names alone are left
+        self.assertEqual(warning(generate, "--model", other), "")
+        self.assertEqual(warning(generate, "--model", self.path / "copy"), told.replace(str(other), str(self.path / "copy")))
+
+    def test_of_a_model_with_fewer_layers_are_told(self):
+        adapter = self.run / "jobs/a/adapter"
+        config = json.loads((self.model / "config.json").read_text())
+        layers = config["num_hidden_layers"]
+        deeper = self.path / "deeper"
+        deeper.mkdir()
+        (deeper / "config.json").write_text(json.dumps({**config, "num_hidden_layers": layers + 2}))
+        errors = self.run_program("export", "--model", deeper, "--adapter", adapter, "--output", self.path / "a.gguf").stderr
+        self.assertEqual(errors, f"warning: {adapter} is an adapter of {self.model}, the opened model is {deeper}, "
+                                 f"whose layers {layers} to {layers + 1} have none of it\n")
+
     def test_of_another_model_are_refused(self):
         other = copy_model(self.path / "other", "mistral")
         errors = self.run_program("generate", "--model", other, "--adapter", self.run / "jobs" / "a", "--prompt", "x", expect=2).stderr

@@ -6,11 +6,12 @@
 import fcntl
 import json
 import os
+import subprocess
 import unittest
 
 from checks import Check
 from program import METHODS, ProgramTest
-from tiny_models import copy_model
+from tiny_models import copy_model, write_model
 
 
 class AllMistakes(Check):
@@ -193,6 +194,21 @@ class Memory(Check):
                                       r"it is exceeded at (adapters|gradients|optimizer)")
         self.assertNotIn("jobs.small", done.stderr)
 
+    def test_a_start_takes_what_a_check_says_is_ready(self):
+        model = write_model(self.path / "model", layers=2, heads=2, head=32, inner=128, vocabulary=48000)
+        jobs = self.write_jobs("{name: a, data: {train: plain.jsonl}, adapter: {r: 4}, train: {batch_size: 4, steps: 1}}",
+                               model=f"{{path: {model}, dtype: float32}}")
+        report = json.loads(self.run_program("train", jobs, "--check", "--json", "--memory", "6GiB").stdout)
+        least = 6 * 2**30 - report["memory_limit_bytes"] + report["jobs"][0]["peak_bytes"]
+        ready = 0
+        for mib in range(-48, 9, 8):  # a job may take less alone in smaller rounds
+            limit = f"{(least >> 10) + 1024 * mib}KiB"
+            done = subprocess.run(self.command("train", jobs, "--check", "--memory", limit, "--output-dir", self.path / "run"), capture_output=True)
+            if done.returncode == 0 and ready < 2:
+                ready += 1
+                self.run_program("train", jobs, "--memory", limit, "--output-dir", self.path / "run", "--overwrite")
+        self.assertGreater(ready, 0)
+
     def test_a_model_that_does_not_fit_is_refused(self):
         for check in (["--check"], []):
             errors = self.run_program("train", self.jobs_file(), *check, "--memory", "2MiB", "--output-dir", self.path / "run",
@@ -207,6 +223,19 @@ class OutputFolder(Check):
         for place in ("file", "file/below"):
             self.assertRegex(self.refused(jobs, "--output-dir", self.path / place), r"file: is not a folder")
         self.assertIn("none: holds no run to resume", self.refused(jobs, "--output-dir", self.path / "none", "--resume"))
+
+    def test_that_cannot_be_made_is_refused_by_the_reason(self):
+        jobs = self.jobs_file()
+        (self.path / "link").symlink_to("nowhere")
+        (self.path / "locked" / "lock").mkdir(parents=True)
+        for place, reason in (("link", "link: is a symbolic link to nowhere, which is not there"),
+                              ("link/", "link: is a symbolic link to nowhere, which is not there"),
+                              ("link/below", "link: is a symbolic link to nowhere, which is not there"),
+                              ("locked", "locked/lock: is no file: a run keeps its lock there"),
+                              ("/proc/none", "/proc/none: cannot be made: /proc: "), ("/proc", "/proc: cannot be written to: ")):
+            with self.subTest(place):
+                self.assertIn(reason, self.refused(jobs, "--output-dir", place if place.startswith("/") else f"{self.path}/{place}", starts=True))
+        self.assertFalse((self.path / "nowhere").exists())
 
     def test_that_holds_a_run_is_refused_unless_told_what_to_do(self):
         jobs, folder = self.jobs_file(steps=2), self.path / "done"

@@ -6,7 +6,9 @@
 import json
 import os
 import random
+import re
 import resource
+import shutil
 import subprocess
 import unittest
 
@@ -279,6 +281,42 @@ class Resumed(ProgramTest):
         self.assertRegex(self.refused(self.path / "jobs.yaml"), r"step-4/optimizer\.safetensors: ")
         (self.path / "run" / "run.json").write_text("{")
         self.assertRegex(self.refused(self.path / "jobs.yaml"), r"run/run\.json: is not the record of a run")
+
+    def test_a_checkpoint_whose_name_is_lost(self):
+        job, jobs = self.path / "run/jobs/plain", self.path / "jobs.yaml"
+        adapters = self.adapters("run")
+        goes_on = f"{job}/step-4, {job}/step-2 are whole: `echo step-4 > {job}/latest` goes on from the newest"
+        (job / "latest").write_text("")
+        self.assertIn(f"latest: names ``, which is not a checkpoint in {job}; {goes_on}", self.refused(jobs))
+        (job / "latest").unlink()
+        for options in ((), ("--check",)):
+            self.assertIn(f"{job}/latest: is missing, though job `plain` has saved checkpoints (metrics.jsonl tells of one of step 4); {goes_on}",
+                          self.refused(jobs, *options))
+        command = re.search("`(.*)`", goes_on)[1]
+        subprocess.run(command, shell=True, check=True)
+        self.run_program("train", jobs, "--resume", "--output-dir", self.path / "run")
+        self.assertEqual(self.adapters("run"), adapters)
+
+    def test_all_checkpoints_lost(self):
+        run, jobs = self.path / "run", self.path / "jobs.yaml"
+        adapters, results = self.adapters("run"), self.results("run")
+        shutil.rmtree(run / "jobs")
+        errors = self.refused(jobs)
+        for job in adapters:
+            begins_again = f"mkdir -p {run}/jobs/{job} && echo none > {run}/jobs/{job}/latest"
+            self.assertIn(f"{run}/jobs/{job}/latest: is missing, though job `{job}` has saved checkpoints (metrics.jsonl tells of one of step 4); "
+                          f"no other checkpoint of the job is whole: `{begins_again}` begins the job again\n", errors)
+            subprocess.run(begins_again, shell=True, check=True)
+        self.run_program("train", jobs, "--resume", "--output-dir", run)
+        self.assertEqual(self.adapters("run"), adapters)
+        self.assertEqual(self.results("run"), results)
+
+    def test_lines_of_metrics_that_are_dropped_are_told(self):
+        metrics = self.path / "run/metrics.jsonl"
+        lines = metrics.read_bytes().splitlines(True)
+        metrics.write_bytes(b"".join(lines[:2]) + b'{"event":"notice","text":"\x9b2J"}\n' + b"".join(lines[2:]))
+        done = self.run_program("train", self.path / "jobs.yaml", "--resume", "--output-dir", self.path / "run")
+        self.assertIn(f"{metrics}:3: is not as `cotune train` writes it; the line was dropped\n", done.stderr)
 
     def test_from_another_folder_and_with_moved_data_goes_on(self):
         adapters = self.adapters("run")

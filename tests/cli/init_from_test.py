@@ -77,6 +77,13 @@ class InitFrom(InitFromTest):
         weights.unlink()
         self.assertRegex(self.refused(jobs, starts=True), r"init_from: .*adapter_model\.safetensors: cannot open")
 
+    def test_a_damaged_checkpoint_is_refused(self):
+        weights = self.job / "step-2/adapter_model.safetensors"
+        data = weights.read_bytes()
+        weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        self.assertRegex(self.refused(self.jobs_from(self.job / "step-2"), starts=True),
+                         r"jobs\.yaml:4: jobs\[0\]\.adapter\.init_from: \S+step-2/adapter_model\.safetensors: is damaged \(its checksum is not the one in")
+
     def test_an_adapter_of_peft_is_taken(self):
         copy_model(self.path / "model")
         (self.path / "text.jsonl").write_text('{"text": "hello"}\n')

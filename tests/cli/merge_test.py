@@ -217,6 +217,22 @@ class Merge(MergeTest):
         for name in kept:
             self.assertEqual((merged / name).read_bytes(), (model / name).read_bytes(), name)
 
+    def test_a_deep_config_is_copied_as_it_is_and_not_changed(self):
+        copy_model(self.path / "model")
+        config = self.path / "model/config.json"
+        plain = config.read_text().rstrip().removesuffix("}")
+        for levels, expect in ((63, 0), (64, 2), (200_000, 2)):
+            config.write_text(plain + ', "own": ' + "[" * levels + "]" * levels + " }")
+            self.run_program("merge", "--model", self.path / "model", "--output", self.path / f"same-{levels}")
+            self.assertEqual((self.path / f"same-{levels}/config.json").read_bytes(), config.read_bytes())
+            changed = self.path / f"changed-{levels}"
+            errors = self.run_program("merge", "--model", self.path / "model", "--dtype", "float64", "--output", changed, expect=expect).stderr
+            if expect == 0:
+                self.assertIn("float64", (changed / "config.json").read_text())
+            else:
+                self.assertIn(f"{config}: JSON nested deeper than 64 levels", errors)
+                self.assertFalse((changed / "config.json").exists())
+
     def test_export_replaces_a_file_only_when_told_and_never_the_model(self):
         adapter = self.trained()["lora"]
         file = self.path / "adapter.gguf"

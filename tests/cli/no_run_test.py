@@ -28,6 +28,13 @@ class NoRun(ProgramTest):
                 self.assertEqual(self.refused(*command), f"runs/latest: holds no run: there is no folder {self.path}/runs/latest. {ABOUT_RUNS}"
                                                         "`cotune train JOBS_FILE` begins one\n")
 
+    def test_names_move_no_cursor(self):
+        for ask in ASKS:
+            with self.subTest(ask):
+                errors = self.refused(*ask, "--run", "no\x1b[2Jne\u009b\n")
+                self.assertIn("no\\x1b[2Jne\\u009b", errors)
+                self.assertNotRegex(errors, "[\x1b\u009b]")
+
     def test_the_newest_runs_nearby_are_named(self):
         for second, name in enumerate(("oldest", "runs/second", "third", "runs/newest"), start=1):
             self.make_run(name, second)

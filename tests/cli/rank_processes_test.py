@@ -1,6 +1,7 @@
 """cotune train as several processes, as torchrun and Slurm start them, through its command line."""
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import unittest
 import needs
 from program import LIMIT_S
 from rank_launch import EXACT, LaunchTest, free_port, slurm, torchrun
+from tiny_models import write_model
 
 
 class RankProcesses(LaunchTest):
@@ -117,7 +119,7 @@ class RankProcesses(LaunchTest):
         self.assertIn("zigzag", first.communicate(timeout=LIMIT_S)[1].decode())
         self.assertEqual(first.returncode, 2)
         self.assertEqual(second.communicate(timeout=LIMIT_S), (b"", b""))
-        self.assertEqual(second.returncode, 1)
+        self.assertEqual(second.returncode, 2)
         ranks = self.launch("train", self.jobs_file(), "--output-dir", self.path / "none", "--ranks=2", "--sample-tokens=4", size=3)
         errors = ranks[0].communicate(timeout=LIMIT_S)[1].decode()
         self.assertIn("is 2, but 3 processes were launched", errors)
@@ -209,7 +211,7 @@ class RankProcesses(LaunchTest):
         for rank in reversed(ranks):
             rank.send_signal(signal.SIGTERM)
         written = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
-        self.assertEqual([rank.returncode for rank in ranks], [130, 0], written)
+        self.assertEqual([rank.returncode for rank in ranks], [130, 130], written)
         self.assertTrue((self.path / "stopped" / "jobs" / "plain" / "latest").exists())
 
     def test_a_first_rank_that_cannot_go_on_ends_all(self):
@@ -221,7 +223,7 @@ class RankProcesses(LaunchTest):
         self.assertEqual(first.returncode, 2, errors)
         self.assertIn("adapter_model.safetensors", errors)
         self.assertEqual(second.communicate(timeout=LIMIT_S)[1], b"")
-        self.assertEqual(second.returncode, 1)
+        self.assertEqual(second.returncode, 2)
 
     def test_a_job_joins_with_longer_rows_than_the_others_have(self):
         ranks = self.train("run", steps=4000)
@@ -237,7 +239,7 @@ class RankProcesses(LaunchTest):
         self.end(adding, 0)
         self.run_program("job", "drain", "--run", self.path / "run")
         written = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
-        self.assertEqual([rank.returncode for rank in ranks], [130, 0], written)
+        self.assertEqual([rank.returncode for rank in ranks], [130, 130], written)
         self.assertTrue((self.path / "run" / "jobs" / "late" / "latest").exists())
 
     def test_what_another_rank_cannot_load_is_told_by_the_first(self):
@@ -245,8 +247,65 @@ class RankProcesses(LaunchTest):
         output, errors = first.communicate(timeout=LIMIT_S)
         second.communicate(timeout=LIMIT_S)
         self.assertNotEqual(first.returncode, 0, output)
-        self.assertNotEqual(second.returncode, 0)
+        self.assertEqual(second.returncode, first.returncode)
         self.assertNotEqual(errors, b"")
+
+    def test_all_end_with_the_code_of_a_run_whose_job_failed(self):
+        jobs = self.jobs_file(steps=12, jobs=("plain",))
+        jobs.write_text(jobs.read_text().replace("lr: 3e-3", "lr: 1e38, lr_scheduler_type: constant"))
+        ranks = self.launch("train", jobs, "--output-dir", self.path / "run", "--json", "--restarts=2")
+        (first, errors), (_, second) = self.end_all(ranks, expect=1)
+        self.assertEqual([job["status"] for job in json.loads(first.splitlines()[-1])["jobs"]], ["failed"])
+        self.assertNotIn("restart", first + errors + second)
+
+
+class ModelsOfRanks(LaunchTest):
+    """Each rank reads a model of its own, below its working directory."""
+
+    def setUp(self):
+        super().setUp()
+        for rank in (0, 1):
+            (self.path / f"{rank}").mkdir()
+            write_model(self.path / f"{rank}" / "model", layers=2)
+        self.jobs = self.path / "jobs.yaml"
+        self.jobs.write_text("cotune: 1\nmodel: {path: /proc/self/cwd/model, dtype: float32}\njobs:\n  - {name: plain, data: {train: plain.jsonl}, "
+                             "adapter: {r: 2}, train: {batch_size: 4, steps: 4}}\n")
+
+    def weights(self, rank):
+        return self.path / f"{rank}" / "model" / "model.safetensors"
+
+    def launch_there(self, *options):
+        return self.launch("train", self.jobs, "--output-dir", self.path / "run", *options,
+                           before=lambda rank: ["env", "--chdir", self.path / f"{rank}"])
+
+    def other_model(self, kind):
+        """Rank 1 gets it; returns what is said of it."""
+        if kind == "other weights":
+            data = bytearray(self.weights(1).read_bytes())
+            data[-2] ^= 1
+            self.weights(1).write_bytes(data)
+            return r"it has the same shape, and other weights or settings \(fingerprint \w+; that one has \w+\)"
+        shutil.rmtree(self.path / "1" / "model")
+        if kind == "none":
+            return "no such file or folder"
+        write_model(self.path / "1" / "model", layers=3)
+        return r"it has 3 layers, hidden .+; that one has 2 layers, hidden"
+
+    def test_that_are_equal_copies_train(self):
+        self.end_all(self.launch_there())
+
+    def test_that_differ_are_found_before_anything_is_written(self):
+        self.end_all(self.launch_there())
+        left = {path: path.read_bytes() for path in (self.path / "run").rglob("*") if path.is_file()}
+        for kind in ("other weights", "another shape", "none"):
+            said = self.other_model(kind)
+            for options in (("--overwrite",), ("--overwrite", "--check"), ("--overwrite", "--parallel=dp=2")):
+                with self.subTest(kind=kind, options=options):
+                    for _, errors in self.end_all(self.launch_there(*options), expect=2):
+                        self.assertIn(f"rank 1 on {socket.gethostname()}: ", errors)
+                        self.assertIn("/proc/self/cwd/model", errors)
+                        self.assertRegex(errors, said)
+                    self.assertEqual({path: path.read_bytes() for path in left}, left)
 
 
 if __name__ == "__main__":

@@ -81,6 +81,29 @@ class Report(ProgramTest):
         other = self.page("--output", self.path / "other.html")
         self.assertEqual(other.text, page.text)
 
+    def test_of_damaged_files_shows_the_rest_and_says_what_is_left_out(self):
+        run = self.path / "run"
+        self.run_program("train", self.jobs_file(steps=6, jobs=["plain"]), "--output-dir", run)
+        whole, status = self.page(), self.run_program("status", "--run", run).stdout
+        metrics = run / "metrics.jsonl"
+        lines = metrics.read_bytes().splitlines(True)
+        metrics.write_bytes(b"".join(lines[:1]) + b'{"event":"notice","text":"\x9b2J\x1b[2J"}\n' + b"".join(lines[1:]))
+        told = f"{metrics}:2: is not as `cotune train` writes it: "
+        for command in (("report",), ("status",), ("status", "--json")):
+            done = self.run_program(*command, "--run", run)
+            self.assertEqual(done.stderr.count(told), 1, done.stderr)
+            self.assertRegex(done.stderr, r"\A[ -~]+; the line is left out\n\Z")
+        self.assertEqual(self.run_program("status", "--run", run).stdout, status)
+        page = self.page()
+        self.assertEqual(page.all("polyline"), whole.all("polyline"))
+        self.assertIn("the line is left out", page.text)
+        summary = run / "summary.json"
+        summary.write_bytes(summary.read_bytes()[:-20])
+        done = self.run_program("status", "--run", run)
+        self.assertIn(f"{summary}: is not as `cotune train` writes it: ", done.stderr)
+        self.assertRegex(done.stdout, r"plain +finished")
+        self.assertIn("what metrics.jsonl says is shown", self.page().text)
+
     def test_of_several_ranks_says_what_each_did(self):
         self.run_program("train", self.jobs_file(steps=3), "--output-dir", self.path / "run", "--ranks=2", "--parallel=pp=2")
         text = self.page().text

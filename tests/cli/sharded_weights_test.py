@@ -121,7 +121,7 @@ class ShardedWeights(ProgramTest):
         made = plan["replicas"][0]
         stage = dict(made["stages"][0], layers=[0, 2], embedding=True, head=True)
         group, node, _ = stage["devices"][0]
-        one = dict(made, tensor_parallel=1, divides_tokens=False, token_budget=512, buckets=[[0]], hybrid_tasks=[[0, 1, 2]], shards=2)
+        one = dict(made, tensor_parallel=1, sequence_parallel=False, token_budget=512, buckets=[[0]], hybrid_tasks=[[0, 1, 2]], shards=2)
         plan["replicas"] = [dict(one, stages=[dict(stage, devices=[[group, node, device]])]) for device in (0, 1)]
         (self.path / "plan.json").write_text(json.dumps(plan))
         ranks = self.launch("train", jobs, "--output-dir", self.path / "planned", "--json", "--plan", self.path / "plan.json")

@@ -264,6 +264,14 @@ class Sweep(ProgramTest):
         self.train(self.path / "other.yaml", "run", "--overwrite")
         self.assertEqual([path.name for path in (self.path / "run/sweeps").iterdir()], ["other"])
 
+    def test_a_damaged_record_is_refused_by_a_check_as_by_a_start(self):
+        jobs = self.sweep_file(f"{GRID}, halving: {{first_steps: 2}}")
+        self.train(jobs, "run")
+        (self.path / "run/sweeps/sql/sweep.json").write_text("{")
+        for options in (("--check",), ()):
+            errors = self.run_program("train", jobs, "--output-dir", self.path / "run", "--resume", *options, expect=2).stderr
+            self.assertIn("run/sweeps/sql/sweep.json: is not the record of a sweep", errors)
+
     def test_failed_candidates_have_no_rank_and_are_not_waited_for(self):
         jobs = self.sweep_file("grid: {train.lr: [1e-3, 1e38, 3e-3]}, halving: {first_steps: 4, mode: synchronous, factor: 2}")
         self.train(jobs, "run", expect=1)

@@ -134,7 +134,7 @@ class TrainPlan(Check):
                          "run.sharing=hybrid")
         made = json.loads(plan.read_text())
         # Whatever it chose: a pipeline of two stages, and then two replicas.
-        one = dict(made["replicas"][0], tensor_parallel=1, divides_tokens=False, token_budget=512, buckets=[[0]], hybrid_tasks=[[0, 1, 2]])
+        one = dict(made["replicas"][0], tensor_parallel=1, sequence_parallel=False, token_budget=512, buckets=[[0]], hybrid_tasks=[[0, 1, 2]])
         device = made["replicas"][0]["stages"][0]["devices"][0]
         stage = made["replicas"][0]["stages"][0]
         stages = [dict(stage, layers=[0, 1], embedding=True, head=False, devices=[device]),

@@ -92,7 +92,9 @@ TEST(KindCosts, MemoryCountsEveryMicrobatchThatMayBeInFlight) {
 }
 
 TEST(KindCosts, MemoryIsOfWholeRows) {
-  const KindCosts costs(instance_of(1, 4), {{1, 512, AdapterMethod::lora, 8}, {4, 512, AdapterMethod::lora, 8}, {6, 512, AdapterMethod::lora, 8}, {8, 512, AdapterMethod::lora, 8}});
+  const KindCosts costs(
+      instance_of(1, 4),
+      {{1, 512, AdapterMethod::lora, 8}, {4, 512, AdapterMethod::lora, 8}, {6, 512, AdapterMethod::lora, 8}, {8, 512, AdapterMethod::lora, 8}});
   const auto kept = [&](int32_t kind) { return costs.fused(std::vector<int32_t>{kind}).stages[3].kept_bytes; };
   EXPECT_EQ(kept(0), kept(1)) << "a row in four microbatches is one row in one of them";
   EXPECT_EQ(kept(2), kept(3)) << "six rows in four microbatches are two rows in two of them";
@@ -132,7 +134,10 @@ TEST(PlannedRates, HybridIsNeverSlowerThanAllFusedOrAllApart) {
 }
 
 TEST(PlannedRates, WhateverIsAdmittedHasARound) {
-  const std::vector<JobKind> kinds = {{1, 700, AdapterMethod::lora, 8}, {2, 128, AdapterMethod::lora, 64}, {7, 256, AdapterMethod::bottleneck, 64}, {8, 512, AdapterMethod::lora, 16}};
+  const std::vector<JobKind> kinds = {{1, 700, AdapterMethod::lora, 8},
+                                      {2, 128, AdapterMethod::lora, 64},
+                                      {7, 256, AdapterMethod::bottleneck, 64},
+                                      {8, 512, AdapterMethod::lora, 16}};
   for (const auto& [tensor_parallel, stages] : {std::pair{1, 1}, {2, 1}, {1, 2}, {1, 4}}) {
     for (const Sharing sharing : {Sharing::separate, Sharing::temporal, Sharing::batch_all, Sharing::hybrid}) {
       for (const Layout layout : {Layout::ragged, Layout::padded}) {

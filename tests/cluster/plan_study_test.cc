@@ -238,7 +238,10 @@ TEST(PlanInstance, SaysWhatDoesNotFitAndWhichShapesThereAre) {
   };
   EXPECT_THAT(refusal(Case(4), {3, 1}), HasSubstr("--instance: must be a TPxPP that the model and the nodes allow, such as 1x1, 1x2"));
   // Another shape holds them; on a hundredth of the memory none does.
-  EXPECT_THAT(refusal(Case(4, 0.02), {1, 1}), testing::AllOf(HasSubstr("the jobs do not fit on 1x1 devices: "), HasSubstr("with activations recomputed: "), HasSubstr("What would:\n"), HasSubstr("rows of 1100 tokens fit; a microbatch may have up to "), HasSubstr(" tokens, as <4+seq,1>")));
+  EXPECT_THAT(
+      refusal(Case(4, 0.02), {1, 1}),
+      testing::AllOf(HasSubstr("the jobs do not fit on 1x1 devices: "), HasSubstr("with activations recomputed: "), HasSubstr("What would:\n"),
+                     HasSubstr("rows of 1100 tokens fit; a microbatch may have up to "), HasSubstr(" tokens, as <4+seq,1>")));
   EXPECT_THAT(refusal(Case(4, 0.002), {1, 1}), testing::AllOf(HasSubstr("What would:\n"), HasSubstr("need at least")));
   Case two(4);
   two.cluster.nodes.push_back(two.cluster.nodes[0]);

@@ -58,6 +58,14 @@ TEST(TraceFile, NamesFileLineAndFieldOfEveryMistake) {
   }
 }
 
+TEST(TraceFile, RefusesTwoJobsOfOneName) {
+  EXPECT_EQ(mistake_in("arrival_min,duration_min,job\n0,5,a\n1,5,b\n\n2,5,\"a\"\n"),
+            "trace.csv:5: job: two jobs are named `a`; the first is in line 2");
+  EXPECT_EQ(mistake_in("arrival_min,duration_min,job\n0,5,job1\n1,5,\n"),
+            "trace.csv:3: job: two jobs are named `job1`, which a line without a name gets by its number; the first is in line 2");
+  EXPECT_EQ(mistake_in("arrival_min,duration_min,job,tenant\n0,5,a,x\n1,5,b,x\n"), "");
+}
+
 TEST(TraceFile, CountsMistakesThatItDoesNotName) {
   std::string text = "arrival_min,duration_min\n";
   for (int i = 0; i < 30; ++i) text += "0,no\n";

@@ -65,7 +65,7 @@ struct Normalised {
   at::Tensor y, inverse_rms, dx, dx_alone;
 };
 
-Normalised normalised(const at::Tensor& x, const at::Tensor& dy, const at::Tensor& residual, const at::Tensor& weight) {
+Normalised comparable_text(const at::Tensor& x, const at::Tensor& dy, const at::Tensor& residual, const at::Tensor& weight) {
   Normalised result;
   result.y = rms_norm(x, weight, 1e-5, x.scalar_type(), result.inverse_rms);
   EXPECT_TRUE(equal_bits(rms_norm_again(x, weight, result.inverse_rms), result.y));
@@ -81,7 +81,7 @@ TEST_P(RowKernels, NormaliseRowsOfAnySize) {
         SCOPED_TRACE(::testing::Message() << rows << " rows of " << columns << ", offset " << offset);
         const at::Tensor x = drawn({rows, columns}, 1, dtype(), 3), dy = drawn({rows, columns}, 2, dtype()),
                          residual = drawn({rows, columns}, 3, dtype()), weight = drawn({columns}, 4, at::kFloat);
-        const Normalised ours = normalised(placed(x, offset), placed(dy), placed(residual, offset), placed(weight));
+        const Normalised ours = comparable_text(placed(x, offset), placed(dy), placed(residual, offset), placed(weight));
         EXPECT_EQ(ours.y.sizes(), x.sizes());
         if (rows == 0) continue;
         const at::Tensor wide = exact(x), inverse = (wide.square().mean(-1, true) + 1e-5).rsqrt(),
@@ -101,10 +101,10 @@ TEST_P(RowKernels, NormaliseARowWithTheSameBitsAmongAnyOthers) {
   for (const int64_t columns : {7, 576, 4096, 14336}) {
     const at::Tensor x = drawn({9, columns}, 1, dtype(), 3), dy = drawn({9, columns}, 2, dtype()),
                      residual = drawn({9, columns}, 3, dtype()), weight = placed(drawn({columns}, 4, at::kFloat));
-    const Normalised all = normalised(placed(x), placed(dy), placed(residual), weight);
+    const Normalised all = comparable_text(placed(x), placed(dy), placed(residual), weight);
     for (const int64_t row : {0, 4, 8}) {
       const auto alone = [&](const at::Tensor& tensor) { return placed(tensor.narrow(0, row, 1), 1); };
-      const Normalised one = normalised(alone(x), alone(dy), alone(residual), weight);
+      const Normalised one = comparable_text(alone(x), alone(dy), alone(residual), weight);
       EXPECT_TRUE(equal_bits(one.y, all.y.narrow(0, row, 1))) << columns << " " << row;
       EXPECT_TRUE(equal_bits(one.inverse_rms, all.inverse_rms.narrow(0, row, 1))) << columns << " " << row;
       EXPECT_TRUE(equal_bits(one.dx, all.dx.narrow(0, row, 1))) << columns << " " << row;
@@ -112,7 +112,7 @@ TEST_P(RowKernels, NormaliseARowWithTheSameBitsAmongAnyOthers) {
     for (const float poison : {not_a_number, infinite}) {
       at::Tensor ill = placed(x);
       ill[3][columns / 2] = poison;
-      const Normalised with = normalised(ill, placed(dy), placed(residual), weight);
+      const Normalised with = comparable_text(ill, placed(dy), placed(residual), weight);
       EXPECT_TRUE(with.y[3].isnan().any().item<bool>());
       EXPECT_TRUE(with.dx[3].isnan().any().item<bool>());
       EXPECT_TRUE(others_equal(with.y, all.y, 3));

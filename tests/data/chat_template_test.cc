@@ -156,7 +156,8 @@ TEST(ChatTemplate, RefusesIntegersThatItCouldNotWriteAsTheyAre) {
 
 TEST(ChatTemplate, LearnsToolCallsToTheEndOfTheTurn) {
   const std::string calls =
-      R"([{"role":"user","content":"q"},{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":{"x":1}}}]},{"role":"tool","content":"r"},{"role":"assistant","content":"done"}])";
+      R"([{"role":"user","content":"q"},{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":{"x":1}}}]},)"
+      R"({"role":"tool","content":"r"},{"role":"assistant","content":"done"}])";
   EXPECT_EQ(learned("qwen25", calls),
             "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call><|im_end|> / done<|im_end|>");
 }
@@ -258,7 +259,8 @@ TEST(ChatTemplate, RefusesATemplateThatLeavesOutWhatIsToBeLearned) {
 TEST(ChatTemplate, TokensEqualThoseOfTheRenderedTextWhereNoMessageHoldsASpecialToken) {
   const ExampleEncoder encoder;
   const ordered_json messages = chat(
-      R"([{"role":"user","content":"\n starts with a newline, ends with a"},{"role":"assistant","content":"\nb\n\nab"},{"role":"user","content":"b\n"},{"role":"assistant","content":"é\n"}])");
+      R"([{"role":"user","content":"\n starts with a newline, ends with a"},{"role":"assistant","content":"\nb\n\nab"},)"
+      R"({"role":"user","content":"b\n"},{"role":"assistant","content":"é\n"}])");
   for (const char* name : {"smollm2", "qwen25", "llama2", "llama3", "llama31", "mistral", "mistral_v3", "zephyr", "qwen3"}) {
     const TrainingText text = chat_template(name).for_training(messages, {}, encoder);
     Example example;
@@ -314,6 +316,9 @@ TEST(TokenizerEncoder, GivesTheTokensOfTheRenderedTextAndMarksTheAnswer) {
   // NFC changes this text; the borders stay right.
   EXPECT_THAT(describe_example(build("e\u0301").first, encoder, Marking::brackets),
               HasSubstr("assistant\n\u27e6\u00e9<|im_end|>\u27e7\n"));
+  EXPECT_THAT(describe_example(build("a\u009b2Jb\x1b").first, encoder, Marking::brackets),
+              HasSubstr("assistant\n\u27e6a\\u009b2Jb\\x1b<|im_end|>\u27e7\n"))
+      << "a terminal would obey them";
   // Written by a user, a special token is plain text.
   const Example hostile = build("<|im_end|>").first;
   EXPECT_EQ(std::count(hostile.tokens.begin(), hostile.tokens.end(), *tokenizer.token_id("<|im_end|>")), 2);
@@ -347,7 +352,8 @@ TEST(TokenizerEncoder, ThatMarksSpacesGivesTheTokensOfTheWholeTextAndMarksTheAns
   const TokenizerEncoder encoder(tokenizer, tokenizer.token_id("</s>"));
   EXPECT_TRUE(encoder.marks_spaces());
   const ordered_json messages = chat(
-      R"([{"role":"user","content":"Hello there"},{"role":"assistant","content":"The answer, at last \ud83d\ude00"},{"role":"user","content":"so"},{"role":"assistant","content":"x"}])");
+      R"([{"role":"user","content":"Hello there"},{"role":"assistant","content":"The answer, at last \ud83d\ude00"},)"
+      R"({"role":"user","content":"so"},{"role":"assistant","content":"x"}])");
   for (const char* name : {"llama2", "zephyr", "chatml"}) {
     const TrainingText text = chat_template(name).for_training(messages, {}, encoder);
     Example example;

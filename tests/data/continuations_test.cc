@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-const std::vector<std::string> kTexts = {"yes", "no", "maybe", "\u540d", "yes it is", "(x"};
+const std::vector<std::string> answer_texts = {"yes", "no", "maybe", "\u540d", "yes it is", "(x"};
 
 /// Llama 2's tokenizer, which writes spaces as characters of its own.
 class MarkedSpaces : public ::testing::Test {
@@ -47,10 +47,10 @@ class MarkedSpaces : public ::testing::Test {
 TEST_F(MarkedSpaces, OfContinuationsBehindAChatAreThoseOfTheWholeText) {
   for (const char* name : {"llama2", "zephyr", "chatml"}) {
     const ChatTemplate chat = chat_template(name);
-    const Continuations found = continue_chat(chat, question(), kTexts, encoder);
-    ASSERT_EQ(found.continuations.size(), kTexts.size());
-    for (size_t i = 0; i < kTexts.size(); ++i) {
-      EXPECT_EQ(joined(found, i), tokens_to_answer(chat, kTexts[i])) << name << ": " << kTexts[i];
+    const Continuations found = continue_chat(chat, question(), answer_texts, encoder);
+    ASSERT_EQ(found.continuations.size(), answer_texts.size());
+    for (size_t i = 0; i < answer_texts.size(); ++i) {
+      EXPECT_EQ(joined(found, i), tokens_to_answer(chat, answer_texts[i])) << name << ": " << answer_texts[i];
       EXPECT_FALSE(found.continuations[i].empty()) << name;
     }
   }
@@ -59,13 +59,13 @@ TEST_F(MarkedSpaces, OfContinuationsBehindAChatAreThoseOfTheWholeText) {
 TEST_F(MarkedSpaces, OfContinuationsInPlaceOfAnAnswerAreThoseOfTheWholeText) {
   for (const char* name : {"llama2", "zephyr", "chatml"}) {
     const ChatTemplate chat = chat_template(name);
-    for (const std::string& answer : kTexts) {
+    for (const std::string& answer : answer_texts) {
       const Example own = ExampleBuilder(encoder, &chat, false).build({{"messages", answered(answer)}}, DataFormat::messages);
       const size_t begin = static_cast<size_t>(std::ranges::find(own.learned, 1) - own.learned.begin());
       const std::span<const int32_t> all(own.tokens);
-      const Continuations found = continue_example(all.first(begin), all.subspan(begin), kTexts, encoder);
-      for (size_t i = 0; i < kTexts.size(); ++i) {
-        EXPECT_EQ(joined(found, i), tokens_to_answer(chat, kTexts[i])) << name << ": " << answer << ", " << kTexts[i];
+      const Continuations found = continue_example(all.first(begin), all.subspan(begin), answer_texts, encoder);
+      for (size_t i = 0; i < answer_texts.size(); ++i) {
+        EXPECT_EQ(joined(found, i), tokens_to_answer(chat, answer_texts[i])) << name << ": " << answer << ", " << answer_texts[i];
         EXPECT_FALSE(found.continuations[i].empty()) << name;
       }
     }

@@ -73,7 +73,7 @@ void expect_equal(const JobData& one, const JobData& other) {
   for (int64_t i = 0; i < one.train.size(); ++i) ASSERT_EQ(one.train.example(i), other.train.example(i));
 }
 
-TEST_F(DatasetCaches, TokeniseOnceAndGiveTheSameAgain) {
+TEST_F(DatasetCaches, TokenizeOnceAndGiveTheSameAgain) {
   DataSpec spec = spec_of(file("a.jsonl", chats(500)));
   spec.eval_fraction = 0.2;
   const JobData memory = read_job_data({spec, encoder, nullptr, 100}, mistakes);

@@ -104,7 +104,7 @@ TEST(Dataset, LearnsTheCompletionAloneWherePromptAndCompletionAreMessages) {
   EXPECT_EQ(read(record.substr(0, record.size() - 1) + R"(,"tools":[{"name":"f"}]})").report.without_tools, 1);
 }
 
-TEST(Dataset, TokenisesPromptAndCompletionApart) {
+TEST(Dataset, TokenizesPromptAndCompletionApart) {
   EXPECT_THAT(read(R"({"prompt":"a","completion":"b"})").train.example(0).tokens,
               ElementsAre(ExampleEncoder::bos, 'a', 'b', ExampleEncoder::eos));
 }

@@ -57,7 +57,7 @@ class ExampleEncoder : public TextEncoder {
   std::optional<int32_t> eos_id() const override { return eos; }
   std::string hash() const override { return folds ? "folds" : "plain"; }
 
-  /// What tokenising a rendered text gives: every special text is special.
+  /// What tokenizing a rendered text gives: every special text is special.
   std::vector<int32_t> encode(std::string_view text) const {
     std::vector<int32_t> ids;
     size_t at = 0;

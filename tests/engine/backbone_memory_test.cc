@@ -35,7 +35,7 @@ TEST_F(BackboneMemory, ForGenerationIsWithoutBackwardFormsAndAnswersAlike) {
     GenerationRequest request;
     request.prompt = {5, 9, 200, 17};
     request.max_new_tokens = 8;
-    const auto answer = [&](const std::shared_ptr<const Backbone>& backbone) {
+    const auto answer = [&](const std::shared_ptr<Backbone>& backbone) {
       return Generator(backbone).generate({&request, 1}).front().tokens;
     };
     EXPECT_EQ(answer(for_training), answer(for_generation));

@@ -7,7 +7,7 @@
 
 #include "base/random.h"
 #include "engine/replica_rounds.h"
-#include "schedule/dealt_round.h"
+#include "schedule/pipeline/dealt_round.h"
 
 namespace cotune::testing {
 namespace {

@@ -25,9 +25,9 @@ class DeviceRanks : public ::testing::Test {
     jobs[4].adapter.layers_to_transform = {1};
   }
 
-  PipelineLayout layout(int32_t stages, int64_t degree = 1, bool divides_tokens = false) const {
+  PipelineLayout layout(int32_t stages, int64_t degree = 1, bool is_sequence_parallel = false) const {
     PipelineLayout layout = even_layout(config, stages, 1, degree);
-    for (StageShape& stage : layout.stages) stage.divides_tokens = divides_tokens;
+    for (StageShape& stage : layout.stages) stage.is_sequence_parallel = is_sequence_parallel;
     return layout;
   }
 

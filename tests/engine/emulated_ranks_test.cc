@@ -8,7 +8,7 @@
 #include "engine/rank_rounds.h"
 #include "engine/rank_threads.h"
 #include "schedule/adapter_shape.h"
-#include "schedule/dealt_round.h"
+#include "schedule/pipeline/dealt_round.h"
 
 namespace cotune {
 namespace {
@@ -82,7 +82,7 @@ class EmulatedRanks : public ::testing::Test {
       const auto sums_s = [&](const Operator& op) {
         if (layout.tensor_parallel() == 1) return 0.0;
         if (op.kind == OperatorKind::head) return labelled > 0 ? 2 * all_reduce_s : 0;
-        const double own_s = layout.divides_tokens() ? all_reduce_s / 2 : all_reduce_s;
+        const double own_s = layout.is_sequence_parallel() ? all_reduce_s / 2 : all_reduce_s;
         return op.communicates || op.kind == OperatorKind::embedding ? own_s : 0;
       };
       for (const Operator& op : stage_operators(config, layout.stages[stage], adapters, Direction::forward)) {
@@ -140,14 +140,14 @@ TEST_F(EmulatedRanks, TakeTheTimeThatTheSimulatorPredicts) {
             << count << " ranks, order " << static_cast<int>(order) << ", latency " << link.latency_s;
         for (size_t rank = 0; rank < planned.ranks.size(); ++rank) {
           // What a rank does it does in the order of its list.
-          const std::vector<SimulatedSpan>& done = ranks.times().spans[rank];
+          const std::vector<SimulatedSpan>& done = ranks.times().ranks[rank].spans;
           const std::vector<SimulatedSpan>& predicted = planned.predicted.ranks[rank].spans;
           ASSERT_EQ(done.size(), predicted.size());
           for (size_t i = 0; i < done.size(); ++i) {
             EXPECT_EQ(done[i].action, predicted[i].action);
             EXPECT_NEAR(done[i].end_s, predicted[i].end_s, near_s);
           }
-          EXPECT_NEAR(ranks.times().waited[rank] + planned.predicted.ranks[rank].busy_s, done.back().end_s, 1e-9 * done.back().end_s);
+          EXPECT_NEAR(ranks.times().ranks[rank].waited_s + planned.predicted.ranks[rank].busy_s, done.back().end_s, 1e-9 * done.back().end_s);
         }
       }
     }
@@ -184,7 +184,7 @@ class EmulatedReplicas : public EmulatedRanks {
   struct Shape {
     int32_t stages = 1;
     int64_t tensor = 1;
-    bool divides_tokens = false;
+    bool is_sequence_parallel = false;
   };
 
   std::unique_ptr<RankThreads> ranks_of(const std::vector<Shape>& shapes, Link link, Link exchange_link) const {
@@ -192,7 +192,7 @@ class EmulatedReplicas : public EmulatedRanks {
     for (const Shape& shape : shapes) {
       ReplicaRanks& replica = replicas.emplace_back();
       replica.layout = even_layout(config, shape.stages, 1, shape.tensor);
-      for (StageShape& stage : replica.layout.stages) stage.divides_tokens = shape.divides_tokens;
+      for (StageShape& stage : replica.layout.stages) stage.is_sequence_parallel = shape.is_sequence_parallel;
       for (int64_t index = 0; index < shape.tensor; ++index) replica.parts.push_back(emulated(link, {index, shape.tensor}, exchange_link));
     }
     return std::make_unique<RankThreads>(std::move(replicas), 1);
@@ -226,7 +226,7 @@ class EmulatedReplicas : public EmulatedRanks {
       ReplicaSeconds& own = seconds.emplace_back();
       own.optimizer_s.assign(rounds.adapters.size(), optimizer_s);
       for (const auto& adapter : rounds.adapters) {  // whose factors ranks have whole, or which adapt slices
-        const bool has_sum = layout.divides_tokens() || (layout.tensor_parallel() > 1 && adapter->setup().spec.method == AdapterMethod::lora);
+        const bool has_sum = layout.is_sequence_parallel() || (layout.tensor_parallel() > 1 && adapter->setup().spec.method == AdapterMethod::lora);
         own.reduce_s.push_back(has_sum ? all_reduce_s : 0);
       }
     }
@@ -256,10 +256,11 @@ class EmulatedReplicas : public EmulatedRanks {
         if (parts == 1) {
           // A wait begins and ends with spans, or gradients that are posted between them.
           const double waits_s = plans->replicas[replica].predicted.ranks[place].exchange_wait_s;
-          EXPECT_NEAR(ranks->times().exchanging[first + place], waits_s, 2 * near_s * static_cast<double>(predicted.size()));
-          EXPECT_LE(ranks->times().exchanging[first + place], ranks->times().waited[first + place]);
+          const RankTime& time = ranks->times().ranks[first + place];
+          EXPECT_NEAR(time.exchanging_s, waits_s, 2 * near_s * static_cast<double>(predicted.size()));
+          EXPECT_LE(time.exchanging_s, time.waited_s);
           const std::vector<SimulatedSpan>& expected = plans->replicas[replica].predicted.ranks[place].exchanges;
-          const std::vector<SimulatedSpan>& exchanged = ranks->times().exchange_spans[first + place];
+          const std::vector<SimulatedSpan>& exchanged = time.exchange_spans;
           ASSERT_EQ(exchanged.size(), expected.size());
           for (size_t i = 0; i < expected.size(); ++i) {
             EXPECT_EQ(exchanged[i].action, expected[i].action);
@@ -270,7 +271,7 @@ class EmulatedReplicas : public EmulatedRanks {
         for (size_t i = 0; i < predicted.size(); ++i) {
           double end_s = 0;
           for (size_t part = 0; part < parts; ++part) {
-            const std::vector<SimulatedSpan>& done = ranks->times().spans[first + place * parts + part];
+            const std::vector<SimulatedSpan>& done = ranks->times().ranks[first + place * parts + part].spans;
             ASSERT_EQ(done.size(), predicted.size());
             EXPECT_EQ(done[i].action, predicted[i].action);
             end_s = std::max(end_s, done[i].end_s);
@@ -307,7 +308,7 @@ TEST_F(EmulatedReplicas, ThatDivideLayersTakeItToo) {
     for (const Link& exchange_link : {Link{}, Link{.latency_s = 0.4, .bytes_per_s = 1e5}}) {
       SCOPED_TRACE(::testing::Message() << "order " << static_cast<int>(order) << ", latency " << exchange_link.latency_s);
       expect_predicted_times({{}, {.tensor = 3}, {.stages = 2, .tensor = 3}}, order, {}, exchange_link);
-      expect_predicted_times({{.tensor = 3, .divides_tokens = true}, {.stages = 2, .tensor = 3, .divides_tokens = true}}, order, {}, exchange_link);
+      expect_predicted_times({{.tensor = 3, .is_sequence_parallel = true}, {.stages = 2, .tensor = 3, .is_sequence_parallel = true}}, order, {}, exchange_link);
     }
   }
   EXPECT_GT(compared, 1);
@@ -327,8 +328,8 @@ TEST_F(EmulatedReplicas, ExchangeBesideTheirComputation) {
     const RankTimes& times = ranks->times();
     for (size_t rank = 0; rank < 2; ++rank) {
       double busy_s = 0;
-      for (const SimulatedSpan& span : times.spans[rank]) busy_s += span.end_s - span.start_s;
-      EXPECT_NEAR(busy_s + times.exchanging[rank] + times.idle[rank], times.seconds, 1e-9 * times.seconds);
+      for (const SimulatedSpan& span : times.ranks[rank].spans) busy_s += span.end_s - span.start_s;
+      EXPECT_NEAR(busy_s + times.ranks[rank].exchanging_s + times.idle_s[rank], times.seconds, 1e-9 * times.seconds);
     }
     return times.seconds;
   };
@@ -393,14 +394,35 @@ TEST_F(EmulatedRanks, ComputeNothing) {
   EXPECT_EQ(difference_in_bits(after, before), "");
 }
 
+/// A chunk of the head holds 576 rows by the smaller share of this vocabulary, and 512 by the larger.
+TEST_F(EmulatedRanks, OfUnequalSharesOfTheVocabularyExchangeAsManyChunks) {
+  ModelConfig model = config;
+  model.vocabulary_size = 32768;
+  std::vector<std::shared_ptr<const Backbone>> parts;
+  for (int64_t index = 0; index < 3; ++index) parts.push_back(Backbone::emulated(model, at::kFloat, {index, 3}, standing_device(sleeps)));
+  RankThreads ranks(parts, even_layout(model, 1, 1, 3), 1);
+  const auto collectives = [&](const std::vector<int64_t>& row_lengths, int64_t least_labelled, int64_t most_labelled) {
+    Rounds rounds = rounds_of({lora_job("rows", 1, 4, 0, {"all-linear"}, row_lengths)}, model, {.sharing = Sharing::temporal, .token_budget = 1024}, 1);
+    EXPECT_EQ(rounds.plans.front().microbatches.size(), 1u);
+    const int64_t labelled = rounds.batches.front().labelled_count();
+    EXPECT_GE(labelled, least_labelled);
+    EXPECT_LE(labelled, most_labelled);
+    ranks.share(0, *rounds.adapters.front());
+    ranks.run(plan_round(rounds.plans.front(), ranks.layout()), rounds.rounds);
+    return collectives_by_rank(ranks.times());
+  };
+  const int64_t of_one_chunk = collectives({100}, 1, 512).front();
+  EXPECT_EQ(collectives({260, 260, 260}, 513, 576), std::vector<int64_t>(3, of_one_chunk + 1));
+}
+
 TEST_F(EmulatedRanks, SleepOnceForEveryActionAndUntilItsEnd) {
   RankThreads ranks(emulated(), even_layout(config, 4), 1);
   Rounds rounds = rounds_of(four_jobs(), config, small_microbatches(), 1);
   const RankPlan planned = plan(rounds, ranks.layout(), RankOrder::one_f_one_b);
   ranks.run(planned, rounds.rounds);
   std::vector<double> ends;
-  for (const std::vector<SimulatedSpan>& spans : ranks.times().spans) {
-    for (const SimulatedSpan& span : spans) ends.push_back(span.end_s);
+  for (const RankTime& time : ranks.times().ranks) {
+    for (const SimulatedSpan& span : time.spans) ends.push_back(span.end_s);
   }
   std::vector<double> slept = sleeps->until_s;
   std::ranges::sort(ends);
@@ -419,8 +441,8 @@ TEST_F(EmulatedRanks, AreBusyForOptimizerStepsOfTheirOwnLayers) {
   const Adapter& adapter = *rounds.adapters.front();
   int64_t values = 0;
   for (const Parameter& parameter : adapter.parameters()) values += parameter.value.numel();
-  for (const std::vector<SimulatedSpan>& spans : ranks.times().spans) {
-    EXPECT_EQ(spans.back().end_s - spans.back().start_s, static_cast<double>(values / 4 * 3));
+  for (const RankTime& time : ranks.times().ranks) {
+    EXPECT_EQ(time.spans.back().end_s - time.spans.back().start_s, static_cast<double>(values / 4 * 3));
   }
 }
 
@@ -460,7 +482,7 @@ INSTANTIATE_TEST_SUITE_P(AndTokens, EmulatedRanksThatDivideLayers, ::testing::Bo
 
 TEST_P(EmulatedRanksThatDivideLayers, MakeTheCollectivesOfRealOnes) {
   PipelineLayout layout = even_layout(config, 2, 1, 3);
-  for (StageShape& stage : layout.stages) stage.divides_tokens = GetParam();
+  for (StageShape& stage : layout.stages) stage.is_sequence_parallel = GetParam();
   std::vector<std::shared_ptr<const Backbone>> real, unreal;
   for (int64_t index = 0; index < 3; ++index) {
     real.push_back(Backbone::load(random_model(config, 1), at::kFloat, at::kCPU, {.shard = {index, 3}}));
@@ -482,16 +504,18 @@ TEST_P(EmulatedRanksThatDivideLayers, MakeTheCollectivesOfRealOnes) {
     ranks.run(plan(rounds, layout, RankOrder::one_f_one_b), rounds.rounds);
     times.push_back(ranks.times());
   }
-  EXPECT_GT(times[0].collectives.front(), 0);
-  EXPECT_EQ(times[1].collectives, times[0].collectives);
+  EXPECT_GT(times[0].ranks.front().collectives, 0);
+  EXPECT_EQ(collectives_by_rank(times[1]), collectives_by_rank(times[0]));
   // Ranks of a group are busy at the same time, and every collective takes the device's.
   for (size_t stage = 0; stage < 2; ++stage) {
+    const RankTime& first = times[1].ranks[3 * stage];
     for (size_t part = 1; part < 3; ++part) {
-      ASSERT_EQ(times[1].spans[3 * stage].size(), times[1].spans[3 * stage + part].size());
-      EXPECT_EQ(times[1].spans[3 * stage].back().end_s, times[1].spans[3 * stage + part].back().end_s);
+      const RankTime& other = times[1].ranks[3 * stage + part];
+      ASSERT_EQ(first.spans.size(), other.spans.size());
+      EXPECT_EQ(first.spans.back().end_s, other.spans.back().end_s);
     }
     const double least_s = GetParam() ? all_reduce_s / 2 : all_reduce_s;
-    EXPECT_GE(times[1].waited[3 * stage], least_s * static_cast<double>(times[1].collectives[3 * stage]));
+    EXPECT_GE(first.waited_s, least_s * static_cast<double>(first.collectives));
   }
 }
 

@@ -257,13 +257,26 @@ TEST_P(GenerationIn, NothingStaysInMemory) {
   }
 }
 
+TEST_P(GenerationIn, BeyondTheRowsThatTheModelIsReadyForAnswersAreTheSame) {
+  const ModelFiles files = random_model(kernel_friendly_config(), 5);
+  const auto few = Backbone::load(files, GetParam(), test_device(), {.training = false, .positions = 16});
+  const auto all = Backbone::load(files, GetParam(), test_device(), {.training = false});
+  const std::vector<GenerationRequest> requests = {request_for(random_prompt(1, 5, 256), nullptr, 60),
+                                                   request_for(random_prompt(2, 40, 256), nullptr, 60)};
+  const std::vector<GeneratedAnswer> expected = Generator(all).generate(requests), found = Generator(few).generate(requests);
+  for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(found[i].tokens, expected[i].tokens) << i;
+  EXPECT_EQ(expected[1].tokens.size(), 60u);
+  EXPECT_GE(few->positions(), 99);
+  EXPECT_LT(few->positions(), all->positions());
+}
+
 INSTANTIATE_TEST_SUITE_P(Dtypes, GenerationIn, ::testing::Values(at::kDouble, at::kFloat, at::kBFloat16),
                          [](const auto& info) { return std::string(c10::toString(info.param)); });
 
 TEST(Generation, GreedyTokensEqualTransformersAndPeft) {
   const auto cases = nlohmann::json::parse(
       read_file(source_folder() / "tests/engine/data/generation.json"));
-  std::map<std::string, std::shared_ptr<const Backbone>> backbones;
+  std::map<std::string, std::shared_ptr<Backbone>> backbones;
   std::map<std::string, std::vector<GenerationRequest>> requests;
   std::map<std::string, std::vector<std::vector<int32_t>>> expected;
   std::vector<std::unique_ptr<Adapter>> adapters;
@@ -293,9 +306,45 @@ TEST(Generation, GreedyTokensEqualTransformersAndPeft) {
   }
 }
 
+TEST(Generation, ASequenceHasNoRoomBeyondItsLength) {
+  const auto backbone = random_backbone(kernel_friendly_config(), at::kFloat);
+  Generator generator(backbone);
+  const std::vector<int32_t> tokens = random_prompt(1, 200, 256);
+  for (const int64_t longest : {1, 63, 64, 70, 140}) {
+    CachedSequence sequence(nullptr, longest);
+    const auto feed = [&](CachedSequence& to) {
+      const Generator::Feed next{&to, std::span(tokens).subspan(to.tokens().size(), 1)};
+      generator.feed({&next, 1}, [](size_t, std::span<const double>) {});
+    };
+    for (int64_t used = 1; used <= longest; ++used) {
+      feed(sequence);
+      EXPECT_LE(used + sequence.room(), longest);
+    }
+    EXPECT_EQ(sequence.room(), 0);
+  }
+}
+
+TEST(Generation, KeysAndValuesOfAnswersAreNoMoreThanThoseOfTheirTokens) {
+  install_counting_allocator();
+  if (!test_device().is_cpu()) GTEST_SKIP() << "memory is counted on the CPU";
+  const auto backbone = random_backbone(kernel_friendly_config(8), at::kFloat);
+  Generator generator(backbone);
+  const auto peak_tokens = [&](std::span<const GenerationRequest> requests) {
+    const int64_t before = memory_usage()[MemoryKind::chain_kv];
+    reset_memory_peaks();
+    generator.generate(requests);
+    return (memory_usage().peak_bytes[static_cast<size_t>(MemoryKind::chain_kv)] - before) / cached_bytes_per_token(*backbone);
+  };
+  // With 128 tokens of room after 64; while it grows, one tensor of one layer is there twice.
+  const std::vector<int32_t> prompt = random_prompt(3, 60, 256);
+  const std::vector<GenerationRequest> both = {request_for(prompt, nullptr, 8), request_for(prompt, nullptr, 3)};
+  EXPECT_LE(peak_tokens(std::span(both).first(1)), 68 + 68 / 8);
+  EXPECT_LE(peak_tokens(both), 68 + 63 + 68 / 8);
+}
+
 class Generating : public ::testing::Test {
  protected:
-  std::shared_ptr<const Backbone> backbone_ = tiny_backbone("smollm2", at::kDouble);
+  std::shared_ptr<Backbone> backbone_ = tiny_backbone("smollm2", at::kDouble);
   Generator generator_{backbone_};
   int64_t vocabulary_ = backbone_->config().vocabulary_size;
   int64_t context_ = backbone_->config().context_length;

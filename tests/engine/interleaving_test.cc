@@ -136,9 +136,9 @@ TEST(InterleavedRanks, MakeTheSumsOfWaitingOnes) {
   OneRound one(three_jobs(), ranks, config);
   const StepPlan& plan = one.rounds.plans.front();
   ranks.run(plan_round(plan, ranks.layout()), one.rounds.rounds);
-  const std::vector<int64_t> waiting = ranks.times().collectives;
+  const std::vector<int64_t> waiting = collectives_by_rank(ranks.times());
   ranks.run(plan_interleaved_round(plan, one.rounds.rounds, config, ranks.layout()), one.rounds.rounds);
-  EXPECT_EQ(ranks.times().collectives, waiting);
+  EXPECT_EQ(collectives_by_rank(ranks.times()), waiting);
 }
 
 /// A device that is not there, whose clock stands still unless it is busy.
@@ -210,16 +210,16 @@ TEST(InterleavedRanks, OfADeviceThatIsNotThereTakeTheTimeThatTheSimulatorPredict
     }
     for (size_t run = 0; run < 2; ++run) {
       EXPECT_NEAR(times[run].seconds, predicted_s[run], (stages == 1 && share == 0 ? 1e-9 : 0.02) * predicted_s[run]) << stages << " stages, share " << share;
-      EXPECT_EQ(times[run].exposed[0], times[run].exposed[1]);
+      EXPECT_EQ(times[run].ranks[0].exposed_s, times[run].ranks[1].exposed_s);
     }
-    EXPECT_LT(times[1].exposed[0], 0.6 * times[0].exposed[0]);
+    EXPECT_LT(times[1].ranks[0].exposed_s, 0.6 * times[0].ranks[0].exposed_s);
     if (stages > 1) continue;  // a pipeline of fewer, larger microbatches
     EXPECT_LT(times[1].seconds, times[0].seconds);
     // Sums of embeddings, heads and gradients are waited for in any case.
     double others_s = 0;
     for (size_t m = 0; m < round.microbatches.size(); ++m) others_s += 0.75;
     others_s += 0.5 * 3 + 0.25;
-    EXPECT_NEAR(times[1].exposed[0], planned_exposure_s + others_s, 0.02 * times[0].exposed[0]);
+    EXPECT_NEAR(times[1].ranks[0].exposed_s, planned_exposure_s + others_s, 0.02 * times[0].ranks[0].exposed_s);
   }
 }
 

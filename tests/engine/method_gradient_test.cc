@@ -183,6 +183,37 @@ TEST(MethodGradients, OfPackedRowsDoNotDependOnTheChunkSize) {  // MX-23
   }
 }
 
+/// Whether a row that begins behind others of its packed row goes on in the next microbatch. What is packed behind the last cut of a
+/// packed row shares an atom with others at most where it ends there: before a cut, an atom is all of one packed row.
+bool cuts_a_row_with_an_offset(const StepPlan& plan) {
+  for (const Microbatch& microbatch : plan.microbatches) {
+    for (const RowPart& part : row_parts(microbatch)) {
+      if (part.position == 0 && part.first_token > 0 && !ends_row(part)) return true;
+    }
+  }
+  return false;
+}
+
+TEST(MethodGradients, OfPackedRowsThatMicrobatchesCutBehindOthersAreThoseOfTheWholeRows) {  // MX-23
+  for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{640, 320, 300}, {640, 384, 256}}) {
+    Company company(tiny_backbone("llama3", at::kDouble, 1024),
+                    {lora_job("lora", 1, 3, 0.2, {"all-linear"}, lengths), bottleneck_job("bottleneck", 2, 4, Activation::silu, lengths),
+                     diff_pruning_job("diff", 3, 0.01, lengths)});
+    const GradientRun whole = company.gradients({.token_budget = 1024});
+    for (const int64_t chunk_size : {64, 256}) {
+      const PackingPolicy policy{.layout = Layout::chunked, .token_budget = 256, .chunk_size = chunk_size};
+      const BatchShape batch{.row_lengths = lengths};
+      EXPECT_TRUE(cuts_a_row_with_an_offset(plan_step(std::span(&batch, 1), policy))) << lengths[1] << ", chunks of " << chunk_size;
+      const GradientRun run = company.gradients(policy);
+      for (size_t job = 0; job < company.jobs.size(); ++job) {
+        EXPECT_NEAR(run.losses[job], whole.losses[job], 1e-10 * whole.losses[job]);
+        EXPECT_LE(largest_relative_difference(run.gradients[job], whole.gradients[job]), 1e-10)
+            << company.jobs[job].name << ", second row " << lengths[1] << ", chunks of " << chunk_size;
+      }
+    }
+  }
+}
+
 double evaluated_loss(Interpreter& interpreter, const RandomJob& job, Adapter* adapter) {
   const Batch batch = job.batch(0, interpreter.stage().backbone().config().vocabulary_size);
   JobRound round;

@@ -251,11 +251,11 @@ TEST(OperatorResults, OfOurKernelsAreWhatTheListSays) {
 }
 
 /// The same on both ranks of a pair that divides layers, and maybe the tokens between products.
-std::set<OperatorKind> expect_results_of_a_pair(const RandomJob& job, bool divides_tokens, RoundPurpose purpose) {
+std::set<OperatorKind> expect_results_of_a_pair(const RandomJob& job, bool is_sequence_parallel, RoundPurpose purpose) {
   const ModelConfig config = eight_heads(2);
   const auto parts = divided_parts(config, 2);
   PipelineLayout layout = even_layout(config, 1, 1, 2);
-  layout.stages.front().divides_tokens = divides_tokens;
+  layout.stages.front().is_sequence_parallel = is_sequence_parallel;
   Rounds rounds = rounds_of({job}, config, small_microbatches(), 1);
   rounds.rounds.front().purpose = purpose;
   Interpreter whole(random_backbone(config, at::kDouble, at::kCPU));
@@ -289,15 +289,15 @@ std::set<OperatorKind> expect_results_of_a_pair(const RandomJob& job, bool divid
 }
 
 TEST(OperatorResults, OfRanksThatDivideLayersAndTokensAreWhatTheListSays) {
-  for (const bool divides_tokens : {false, true}) {
+  for (const bool is_sequence_parallel : {false, true}) {
     std::set<OperatorKind> seen;
     for (RandomJob job : jobs_with_gradients()) {
       job.row_lengths = {30, 10};
       for (const RoundPurpose purpose : {RoundPurpose::train, RoundPurpose::evaluate}) {
-        seen.merge(expect_results_of_a_pair(job, divides_tokens, purpose));
+        seen.merge(expect_results_of_a_pair(job, is_sequence_parallel, purpose));
       }
     }
-    const auto last = divides_tokens ? OperatorKind::qkv_input_gather : static_cast<OperatorKind>(static_cast<int>(first_gather) - 1);
+    const auto last = is_sequence_parallel ? OperatorKind::qkv_input_gather : static_cast<OperatorKind>(static_cast<int>(first_gather) - 1);
     for (int kind = 0; kind <= static_cast<int>(last); ++kind) {
       EXPECT_TRUE(seen.contains(static_cast<OperatorKind>(kind))) << to_string(static_cast<OperatorKind>(kind)) << " was not executed";
     }

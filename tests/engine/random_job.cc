@@ -25,7 +25,7 @@ ModelConfig kernel_friendly_config(int64_t layer_count) {
           .qkv_bias = true};
 }
 
-std::shared_ptr<const Backbone> random_backbone(const ModelConfig& config, at::ScalarType compute, at::Device device) {
+std::shared_ptr<Backbone> random_backbone(const ModelConfig& config, at::ScalarType compute, at::Device device) {
   return Backbone::load(random_model(config, 5), compute, device);
 }
 

@@ -16,8 +16,8 @@ namespace cotune::testing {
 /// A model whose sizes all suit our kernels: hidden 96, 3 query and 1 kv head of 32, intermediate 160, vocabulary 256,
 /// 1,024 positions, biases on q, k and v. Weights from random_model.
 ModelConfig kernel_friendly_config(int64_t layer_count = 2);
-std::shared_ptr<const Backbone> random_backbone(const ModelConfig& config, at::ScalarType compute,
-                                                at::Device device = test_device());
+std::shared_ptr<Backbone> random_backbone(const ModelConfig& config, at::ScalarType compute,
+                                          at::Device device = test_device());
 
 /// What a job is; its data and initial values follow from the seed.
 struct RandomJob {

@@ -43,13 +43,14 @@ TEST_F(RanksAsProcesses, TrainTheAdaptersOfOneRank) {
     const auto trained = train(jobs, *backbone, policy, run, processes.events());
     EXPECT_LE(largest_difference(trained, expected), 1e-10) << ranks << " ranks, order " << static_cast<int>(order);
     const RankTimes& times = processes.leader().times();
-    EXPECT_EQ(times.round_bytes.size(), static_cast<size_t>(ranks));
+    ASSERT_EQ(times.ranks.size(), static_cast<size_t>(ranks));
     for (size_t rank = 0; rank < static_cast<size_t>(ranks); ++rank) {
-      EXPECT_FALSE(times.spans[rank].empty());
-      EXPECT_GT(times.sent[rank].count, 0);
-      EXPECT_GT(times.sent[rank].bytes, 64 * times.sent[rank].count);
-      EXPECT_GT(times.operator_seconds[rank].at("qkv_proj"), 0);
-      EXPECT_LE(times.waited[rank] + times.idle[rank], times.seconds);
+      const RankTime& time = times.ranks[rank];
+      EXPECT_FALSE(time.spans.empty());
+      EXPECT_GT(time.sent.count, 0);
+      EXPECT_GT(time.sent.bytes, 64 * time.sent.count);
+      EXPECT_GT(time.operator_seconds.at("qkv_proj"), 0);
+      EXPECT_LE(time.waited_s + times.idle_s[rank], times.seconds);
     }
     for (const std::string& why : processes.end()) EXPECT_EQ(why, "");
   }
@@ -215,8 +216,8 @@ void expect_training_of_one_rank(const ModelConfig& config, const std::vector<Ra
     policy.recompute = recompute;
     const auto run = [&](Round& round) {
       leader.run(plan_round(round.plan, leader.layout()), round.rounds);
-      EXPECT_EQ(leader.times().collectives.size(), static_cast<size_t>(leader.layout().worker_count()));
-      for (const int64_t count : leader.times().collectives) EXPECT_GT(count, 0);
+      EXPECT_EQ(leader.times().ranks.size(), static_cast<size_t>(leader.layout().worker_count()));
+      for (const RankTime& time : leader.times().ranks) EXPECT_GT(time.collectives, 0);
     };
     const auto trained = train(jobs, *backbone, policy, run, processes.events());
     EXPECT_LE(largest_difference(trained, expected), 1e-10) << "pp=" << stages << ",tp=" << degree;

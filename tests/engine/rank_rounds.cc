@@ -232,6 +232,12 @@ RankPlan plan_interleaved_round(const StepPlan& round, std::span<const JobRound>
                      .graphs = graphs_of(config, layout, rounds, uneven_times)});
 }
 
+std::vector<int64_t> collectives_by_rank(const RankTimes& times) {
+  std::vector<int64_t> counts;
+  for (const RankTime& time : times.ranks) counts.push_back(time.collectives);
+  return counts;
+}
+
 void expect_equal_evaluation(const JobRound& round, const JobRound& expected) {
   EXPECT_NEAR(round.loss(), expected.loss(), 1e-12);
   EXPECT_EQ(round.row_predicted, expected.row_predicted);

@@ -93,6 +93,8 @@ StageGraphsOf graphs_of(const ModelConfig& config, const PipelineLayout& layout,
 RankPlan plan_interleaved_round(const StepPlan& round, std::span<const JobRound> rounds, const ModelConfig& config, const PipelineLayout& layout,
                                 RankOrder order = RankOrder::automatic);
 
+std::vector<int64_t> collectives_by_rank(const RankTimes& times);
+
 // What every group of ranks keeps, whether they are threads or processes. backbone: of the whole model, f64.
 
 /// Loss, of the rows too, and first choices.

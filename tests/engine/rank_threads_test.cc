@@ -200,7 +200,7 @@ TEST_F(RanksAsThreads, SendTheMessagesOfTheirListsAndNoOthers) {
       ranks.run(plan, together.rounds);
       SentMessages all;
       for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
-        const SentMessages& sent = ranks.times().sent[rank];
+        const SentMessages& sent = ranks.times().ranks[rank].sent;
         const auto is_send = [](const Action& action) { return action.kind == ActionKind::send_activation || action.kind == ActionKind::send_error; };
         EXPECT_EQ(sent.count, std::ranges::count_if(plan.ranks[rank], is_send)) << "rank " << rank << " of " << depth;
         all += sent;
@@ -221,7 +221,7 @@ TEST_F(RanksAsThreads, KeepLessOnTheLastStageWhereBackwardsGoFirst) {
     Rounds rounds = rounds_of(jobs, config, small_microbatches, 2);
     const PipelineWork work = work_of(rounds.plans, ranks.layout(), one_unit, {8, 8});
     ranks.run(plan_in_order(rounds.plans, ranks.layout(), work, lorapp(work, {}, backward_first)), rounds.rounds);
-    return ranks.times().peak_bytes.at(1);
+    return ranks.times().ranks.at(1).peak_bytes;
   };
   const int64_t forward_first = peak_of_last_stage(false), backward_first = peak_of_last_stage(true);
   EXPECT_GT(backward_first, 0);

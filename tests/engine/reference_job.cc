@@ -68,7 +68,7 @@ fs::path tiny_model_folder(const std::string& family) {
   return source_folder() / "tests/model_weights/data" / family;
 }
 
-std::shared_ptr<const Backbone> tiny_backbone(const std::string& family, at::ScalarType compute, int64_t positions) {
+std::shared_ptr<Backbone> tiny_backbone(const std::string& family, at::ScalarType compute, int64_t positions) {
   ModelFiles files = open_model(tiny_model_folder(family));
   if (positions > 0) files.config.context_length = positions;
   return Backbone::load(files, compute, test_device());

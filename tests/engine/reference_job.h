@@ -19,7 +19,7 @@ std::filesystem::path tiny_model_folder(const std::string& family);
 /// The families whose tiny models are committed.
 inline const std::vector<std::string> tiny_families{"llama2", "llama3", "mistral", "qwen2", "smollm2"};
 /// positions: above 0, in place of the model's own context.
-std::shared_ptr<const Backbone> tiny_backbone(const std::string& family, at::ScalarType compute, int64_t positions = 0);
+std::shared_ptr<Backbone> tiny_backbone(const std::string& family, at::ScalarType compute, int64_t positions = 0);
 
 /// One job of the reference data.
 struct ReferenceJob {

@@ -49,10 +49,10 @@ TEST_F(ReplicasAsProcesses, TrainTheAdaptersOfOneRank) {
     EXPECT_LE(largest_difference(trained, expected), 1e-10) << "deployment " << key;
     const RankTimes& times = leader.times();
     EXPECT_EQ(times.first_rank.size(), layouts.size());
-    for (const int64_t bytes : times.exchanged_bytes) EXPECT_GT(bytes, 0);
-    for (size_t rank = 0; rank < times.exchanging.size(); ++rank) {
-      EXPECT_GT(times.exchanging[rank], 0);
-      EXPECT_LE(times.exchanging[rank], times.waited[rank]);
+    for (const RankTime& time : times.ranks) {
+      EXPECT_GT(time.exchanged_bytes, 0);
+      EXPECT_GT(time.exchanging_s, 0);
+      EXPECT_LE(time.exchanging_s, time.waited_s);
     }
     for (const std::string& why : processes.end()) EXPECT_EQ(why, "");
   }
@@ -105,7 +105,7 @@ TEST_F(ReplicasAsProcesses, SendNoMoreThanTheLeast) {
   leader.share(0, *together.adapters.front());
   leader.run(*deal_at_random(together.plans, leader, 17), together.rounds);
   int64_t sent = 0;
-  for (const int64_t bytes : leader.times().exchanged_bytes) sent += bytes;
+  for (const RankTime& time : leader.times().ranks) sent += time.exchanged_bytes;
   EXPECT_EQ(sent, 4 * together.adapters.front()->parameter_count() * 8);  // two gifts and two returns of each value
 }
 

@@ -209,7 +209,7 @@ TEST_F(Replicas, SendNoMoreThanTheLeast) {
     // Of two kv heads each of the two ranks has one: those are cut, like all others.
   }
   int64_t sent = 0;
-  for (const int64_t bytes : ranks->times().exchanged_bytes) sent += bytes;
+  for (const RankTime& time : ranks->times().ranks) sent += time.exchanged_bytes;
   EXPECT_EQ(sent, least * 8);
 }
 

@@ -11,23 +11,23 @@
 namespace cotune {
 namespace {
 
-const std::vector<double> kLogits = {std::log(0.1), std::log(0.4), std::log(0.2), std::log(0.3)};
+const std::vector<double> four_logits = {std::log(0.1), std::log(0.4), std::log(0.2), std::log(0.3)};
 
 std::map<int32_t, double> shares(const SamplingSettings& settings) {
   constexpr int draws = 20000;
   std::map<int32_t, double> counts;
-  for (uint64_t i = 0; i < draws; ++i) counts[sample_token(kLogits, settings, i).value()] += 1.0 / draws;
+  for (uint64_t i = 0; i < draws; ++i) counts[sample_token(four_logits, settings, i).value()] += 1.0 / draws;
   return counts;
 }
 
 TEST(Sampling, TemperatureZeroTakesTheLikeliestAndOfEqualOnesTheFirst) {
-  EXPECT_EQ(sample_token(kLogits, {}, 0), 1);
+  EXPECT_EQ(sample_token(four_logits, {}, 0), 1);
   EXPECT_EQ(sample_token(std::vector<double>{1, 3, 2, 3}, {}, 0), 1);
 }
 
 TEST(Sampling, DrawsInProportionToTheProbabilities) {
   const auto seen = shares({.temperature = 1, .seed = 3});
-  for (int32_t id = 0; id < 4; ++id) EXPECT_NEAR(seen.at(id), std::exp(kLogits[static_cast<size_t>(id)]), 0.015);
+  for (int32_t id = 0; id < 4; ++id) EXPECT_NEAR(seen.at(id), std::exp(four_logits[static_cast<size_t>(id)]), 0.015);
 }
 
 TEST(Sampling, TemperatureSharpensAndFlattens) {
@@ -84,8 +84,8 @@ TEST(Sampling, DependsOnSeedAndPositionAlone) {
   std::set<std::vector<int32_t>> sequences;
   for (uint64_t seed = 0; seed < 8; ++seed) {
     std::vector<int32_t> first, again;
-    for (uint64_t i = 0; i < 32; ++i) first.push_back(*sample_token(kLogits, {.temperature = 1, .seed = seed}, i));
-    for (uint64_t i = 0; i < 32; ++i) again.push_back(*sample_token(kLogits, {.temperature = 1, .seed = seed}, i));
+    for (uint64_t i = 0; i < 32; ++i) first.push_back(*sample_token(four_logits, {.temperature = 1, .seed = seed}, i));
+    for (uint64_t i = 0; i < 32; ++i) again.push_back(*sample_token(four_logits, {.temperature = 1, .seed = seed}, i));
     EXPECT_EQ(first, again);
     sequences.insert(first);
   }

@@ -23,7 +23,7 @@ using namespace testing;
 
 PipelineLayout layout_in_slices(const ModelConfig& config, int32_t ranks, int64_t degree, int32_t chunks = 1) {
   PipelineLayout layout = even_layout(config, ranks, chunks, degree);
-  for (StageShape& stage : layout.stages) stage.divides_tokens = true;
+  for (StageShape& stage : layout.stages) stage.is_sequence_parallel = true;
   return layout;
 }
 
@@ -167,7 +167,12 @@ Communicated communicated(const std::vector<RandomJob>& jobs, RankThreads& ranks
   EXPECT_EQ(rounds.plans.front().microbatches.size(), 1u);
   ranks.run(plan_round(rounds.plans.front(), ranks.layout()), rounds.rounds);
   for (size_t i = 0; i < jobs.size(); ++i) ranks.forget(static_cast<int32_t>(i));
-  return {ranks.times().collectives, ranks.times().group_bytes};
+  Communicated all;
+  for (const RankTime& time : ranks.times().ranks) {
+    all.collectives.push_back(time.collectives);
+    all.bytes.push_back(time.group_bytes);
+  }
+  return all;
 }
 
 TEST(SequenceParallelRanks, SendWhatAllReducesDoAndLoraOnlyItsLowRankColumnsBesides) {
@@ -243,7 +248,7 @@ TEST(SequenceParallelRanks, KeepASliceOfTheStreamAndOfNorms) {
     // What is kept: a layer's output is the next one's input.
     for (const int64_t bytes : kept) EXPECT_EQ(bytes, listed(layout.stages.front())) << job.name;
     StageShape whole = layout.stages.front();
-    whole.divides_tokens = false;
+    whole.is_sequence_parallel = false;
     const int64_t stream = (2 * config.layer_count + 1) * 40 * config.hidden_size * 8 + 2 * config.layer_count * 40 * 8;
     const int64_t bottlenecks = job.adapter.method == AdapterMethod::bottleneck ? 2 * config.layer_count * 40 * (config.hidden_size + 8) * 8 : 0;
     EXPECT_EQ(listed(whole) - listed(layout.stages.front()), (stream + bottlenecks) / 2) << job.name;

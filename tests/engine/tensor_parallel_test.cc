@@ -205,7 +205,7 @@ std::vector<int64_t> collectives_of(const std::vector<RandomJob>& jobs, RankThre
   EXPECT_EQ(plan.microbatches.size(), 1u);
   ranks.run(plan_for(plan, ranks.layout()), rounds);
   for (size_t i = 0; i < jobs.size(); ++i) ranks.forget(static_cast<int32_t>(i));
-  return ranks.times().collectives;
+  return collectives_by_rank(ranks.times());
 }
 
 TEST(TensorParallelRanks, ReduceOncePerCutOfTheModelAndOncePerJobStep) {
@@ -234,6 +234,32 @@ TEST(TensorParallelRanks, ReduceOncePerCutOfTheModelAndOncePerJobStep) {
   const int64_t forward = 1 + 2 * layers + 1;
   for (const std::vector<RandomJob>& jobs : {std::vector{lora}, {bottleneck}, {sparse}, {lora, other, bottleneck, sparse}}) {
     EXPECT_EQ(collectives_of(jobs, one_stage, *parts.front(), RoundPurpose::evaluate), (std::vector<int64_t>{forward, forward})) << jobs.front().name;
+  }
+}
+
+/// A chunk of the head holds 384 rows by the smaller share of this vocabulary, and 320 by the larger.
+TEST(TensorParallelRanks, OfUnequalSharesOfTheVocabularyScoreChunksOfEqualRows) {
+  ModelConfig config = eight_heads(1);
+  config.vocabulary_size = 32769;
+  const std::vector<RandomJob> jobs{lora_job("long", 1, 4, 0, {"q_proj", "down_proj"}, {300, 300, 300})};
+  const int64_t labelled = jobs.front().batch(0, config.vocabulary_size).labelled_count();
+  ASSERT_GT(labelled, 384);
+  ASSERT_LE(labelled, 640);
+  const std::vector<at::Tensor> expected = train_on_one(jobs, config);
+  const auto parts = divided_parts(config, 2);
+  RankThreads ranks(parts, even_layout(config, 1, 1, 2), 1);
+  const PackingPolicy one_microbatch{.sharing = Sharing::temporal, .token_budget = 1024};
+  const auto trained = Lives(jobs, *parts.front()).train(one_microbatch, &ranks, [&](const StepPlan& plan, std::span<JobRound> rounds) {
+    EXPECT_EQ(plan.microbatches.size(), 1u);
+    ranks.run(plan_for(plan, ranks.layout()), rounds);
+  });
+  expect_same(trained, expected, "two chunks");
+  const auto collectives = [&](std::vector<int64_t> row_lengths, RoundPurpose purpose) {
+    return collectives_of({lora_job("rows", 1, 4, 0, {"all-linear"}, std::move(row_lengths))}, ranks, *parts.front(), purpose);
+  };
+  for (const RoundPurpose purpose : {RoundPurpose::train, RoundPurpose::evaluate}) {
+    const int64_t of_one_chunk = collectives({300}, purpose).front();
+    EXPECT_EQ(collectives({300, 300, 300}, purpose), (std::vector<int64_t>{of_one_chunk + 1, of_one_chunk + 1}));
   }
 }
 

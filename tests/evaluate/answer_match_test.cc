@@ -17,8 +17,8 @@ TEST(AnswerMatch, CaseAndPunctuationCountUnlessTheyAreToBeIgnored) {
   EXPECT_TRUE(is_match("Positive", "posiTive", {.ignore_case = true}));
   EXPECT_TRUE(is_match("positive.", "po-sitive", {.ignore_punctuation = true}));
   EXPECT_FALSE(is_match("Positive.", "positive", {.ignore_case = true}));
-  EXPECT_EQ(normalised("\"Yes,\" it IS: 4 €!", {.ignore_case = true, .ignore_punctuation = true}), "yes it is 4 €");
-  EXPECT_EQ(normalised("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~", {.ignore_punctuation = true}), "");
+  EXPECT_EQ(comparable_text("\"Yes,\" it IS: 4 €!", {.ignore_case = true, .ignore_punctuation = true}), "yes it is 4 €");
+  EXPECT_EQ(comparable_text("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~", {.ignore_punctuation = true}), "");
 }
 
 }  // namespace

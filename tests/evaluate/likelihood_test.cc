@@ -13,9 +13,10 @@
 namespace cotune::testing {
 namespace {
 
-std::shared_ptr<const Backbone> tiny_model() {
+/// positions: of rows that it is ready for; 0: all of its context.
+std::shared_ptr<Backbone> tiny_model(int64_t positions = 0) {
   return Backbone::load(open_model(source_folder() / "tests/model_weights/data/smollm2"), at::kDouble,
-                        test_device(), {.training = false});
+                        test_device(), {.training = false, .positions = positions});
 }
 
 /// −Σ ln p of the tokens from `begin` > 0 on, each of them in a pass of its own.
@@ -67,11 +68,39 @@ TEST(HeldOutLosses, AreThoseOfEveryExampleHoweverManyThereAre) {
   EXPECT_FALSE(held_out_losses(model, pairs, {.interrupted = [] { return true; }}));
 }
 
+TEST(HeldOutLosses, OfRowsBeyondThoseThatTheModelIsReadyForAreTheSame) {
+  Dataset data("long");
+  for (uint64_t i = 0; i < 3; ++i) {
+    Example example;
+    example.tokens = random_tokens(i, 10 + 70 * i);
+    example.learned.assign(example.tokens.size(), 1);
+    data.add(example);
+  }
+  const EvaluationPair pair{nullptr, &data};
+  const auto few = tiny_model(8);
+  const auto found = held_out_losses(few, {&pair, 1}), expected = held_out_losses(tiny_model(), {&pair, 1});
+  EXPECT_EQ(few->positions(), 150);
+  EXPECT_EQ(found->front().loss_sums, expected->front().loss_sums);
+}
+
+TEST(ChoiceLikelihoods, BeyondTheRowsThatTheModelIsReadyForAreTheSame) {
+  const std::vector<TokenizedChoices> questions = {{random_tokens(1, 40), {random_tokens(2, 3), random_tokens(3, 30)}}};
+  const std::vector<Adapter*> base = {nullptr};
+  const auto likelihoods = [&](int64_t positions) {
+    Generator generator(tiny_model(positions));
+    std::vector<double> values;
+    const auto found = choice_likelihoods(generator, base, questions, 10000 * cached_bytes_per_token(generator.backbone()));
+    for (const Likelihood& choice : found->front().front()) values.push_back(choice.log_probability);
+    return values;
+  };
+  EXPECT_EQ(likelihoods(8), likelihoods(0));
+}
+
 TEST(ChoiceLikelihoods, AreThoseOfTheWholeText) {
   Generator generator(tiny_model(), 50), plain(tiny_model());
-  std::vector<TokenisedChoices> questions;
+  std::vector<TokenizedChoices> questions;
   for (uint64_t i = 0; i < 30; ++i) {
-    TokenisedChoices& question = questions.emplace_back(TokenisedChoices{random_tokens(i, 1 + i * 11 % 130), {}});
+    TokenizedChoices& question = questions.emplace_back(TokenizedChoices{random_tokens(i, 1 + i * 11 % 130), {}});
     for (uint64_t k = 0; k < 2 + i % 3; ++k) question.choices.push_back(random_tokens(100 * i + k, 1 + (i + k) % 5));
   }
   std::vector<Adapter*> adapters = {nullptr, nullptr};
@@ -114,10 +143,10 @@ TEST(ChoiceLikelihoods, HoldNoMoreKeysAndValuesThanTheyMay) {
   install_counting_allocator();
   const auto model = tiny_model();
   Generator generator(model);
-  TokenisedChoices question{random_tokens(1, 129), {}};
+  TokenizedChoices question{random_tokens(1, 129), {}};
   for (uint64_t k = 0; k < 20; ++k) question.choices.push_back(random_tokens(100 + k, 11));
   const std::vector<Adapter*> adapters(3, nullptr);
-  const std::vector<TokenisedChoices> questions = {question, question};
+  const std::vector<TokenizedChoices> questions = {question, question};
   for (const int64_t tokens : {300, 1000, 4000}) {
     const int64_t before = memory_usage()[MemoryKind::chain_kv];
     reset_memory_peaks();

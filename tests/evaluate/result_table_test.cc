@@ -5,7 +5,7 @@
 namespace cotune {
 namespace {
 
-const EvaluationResult kResult = {
+const EvaluationResult two_models = {
     .data = "x.jsonl",
     .examples = 20,
     .tokens = 300,
@@ -13,7 +13,7 @@ const EvaluationResult kResult = {
                  {"support-r16", {{"loss", false, {1.25, 0.5}, {-1.25, 0.25}}, {"exact_match", true, {0.55, 0.1}, {0.45, 0.125}}}}}};
 
 TEST(ResultTable, HasARowForEveryMetricAndAdapter) {
-  EXPECT_EQ(result_table(kResult),
+  EXPECT_EQ(result_table(two_models),
             "x.jsonl: 20 examples, 300 learned tokens\n"
             "metric       adapter      value             change from base\n"
             "loss         base         2.5000 ± 0.0100\n"
@@ -23,8 +23,8 @@ TEST(ResultTable, HasARowForEveryMetricAndAdapter) {
 }
 
 TEST(ResultTable, IsAListWhereAWindowIsTooNarrowForARow) {
-  EXPECT_EQ(result_table(kResult, true, 63), result_table(kResult));
-  EXPECT_EQ(result_table(kResult, true, 40),
+  EXPECT_EQ(result_table(two_models, true, 63), result_table(two_models));
+  EXPECT_EQ(result_table(two_models, true, 40),
             "x.jsonl: 20 examples, 300 learned tokens\n"
             "loss\n"
             "  base\n"
@@ -57,7 +57,7 @@ TEST(ResultTable, SaysWhatIsNotFinite) {
 }
 
 TEST(ResultTable, AsLinesHasWhatProgramsRead) {
-  const auto lines = result_lines(kResult);
+  const auto lines = result_lines(two_models);
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(
       lines[0].dump(),

@@ -64,7 +64,7 @@ class SharedPasses : public ::testing::TestWithParam<at::ScalarType> {
   /// q|k|v, o, gate|up, down; the logits of the loss.
   int64_t products_of_a_microbatch() const { return 4 * model_->config().layer_count + 1; }
 
-  std::shared_ptr<const Backbone> model_ = Backbone::load(
+  std::shared_ptr<Backbone> model_ = Backbone::load(
       open_model(source_folder() / "tests/model_weights/data/smollm2"), GetParam(), test_device(), {.training = false});
   std::vector<std::unique_ptr<Adapter>> adapters_;
   std::vector<Adapter*> all_ = {nullptr};
@@ -100,7 +100,7 @@ TEST_P(SharedPasses, LossesTakeAsManyMicrobatchesAsTheirTokensFillWhoseverTheyAr
 }
 
 TEST_P(SharedPasses, ChoicesOfSeveralAdaptersTakeTheFrozenProductsOfOne) {
-  std::vector<TokenisedChoices> questions;
+  std::vector<TokenizedChoices> questions;
   for (uint64_t i = 0; i < 4; ++i) questions.push_back({random_tokens(i, 20), {random_tokens(10 + i, 3), random_tokens(20 + i, 4)}});
   Generator generator(model_);
   const auto frozen = [&](std::span<Adapter* const> adapters) {

@@ -113,11 +113,12 @@ TEST(JobsFileMistakes, InTheRun) {
 }
 
 TEST(JobsFileMistakes, InNames) {
-  const std::string accepted = "must be 1 to 100 letters, digits, `.`, `_` and `-`, not starting with `.`, got ";
+  const std::string accepted = "must be 1 to 100 letters, digits, `.`, `_` and `-`, not starting with `.` or `-`, got ";
   EXPECT_EQ(mistakes(model + "jobs: [\n{data: {train: t}}]}"), "j.yaml:2: jobs[0]: `name` is missing");
   EXPECT_EQ(mistakes(model + "jobs: [\n{name: a b, data: {train: t}}]}"), "j.yaml:2: jobs[0].name: " + accepted + "a b");
   EXPECT_EQ(mistakes(model + "jobs: [\n{name: ../a, data: {train: t}}]}"), "j.yaml:2: jobs[0].name: " + accepted + "../a");
   EXPECT_EQ(mistakes(model + "jobs: [\n{name: .a, data: {train: t}}]}"), "j.yaml:2: jobs[0].name: " + accepted + ".a");
+  EXPECT_EQ(mistakes(model + "jobs: [\n{name: --json, data: {train: t}}]}"), "j.yaml:2: jobs[0].name: " + accepted + "--json");
   EXPECT_EQ(mistakes(model + "jobs: [\n{name: null, data: {train: t}}]}"), "j.yaml:2: jobs[0]: `name` is missing");
   EXPECT_EQ(mistakes(model + "jobs: [\n{name: " + std::string(101, 'x') + ", data: {train: t}}]}"),
             "j.yaml:2: jobs[0].name: " + accepted + std::string(60, 'x') + "…");
@@ -183,39 +184,55 @@ TEST(JobsFileMistakes, InAJob) {
       {"adapter: {method: lroa}", "adapter.method: must be one of lora, bottleneck, diff_pruning, got lroa; did you mean `lora`?"},
       {"deadline: tomorrow", "deadline: must be a time such as 2026-01-31 or 2026-01-31T18:00:00Z, got tomorrow"},
       {"deadline: 2026-13-01", "deadline: must be a time such as 2026-01-31 or 2026-01-31T18:00:00Z, got 2026-13-01"},
-      {"tenant: \"a\\u0007b\"", "tenant: must be 1 to 100 letters, digits, `.`, `_` and `-`, not starting with `.`, got the text \"a\\x07b\""},
+      {"tenant: \"a\\u0007b\"", "tenant: must be 1 to 100 letters, digits, `.`, `_` and `-`, not starting with `.` or `-`, got the text \"a\\x07b\""},
       // modules
-      {"adapter: {target_modules: [q_porj]}", "adapter.target_modules: `q_porj` names no projection; accepted: " + modules + "; did you mean `q_proj`?"},
+      {"adapter: {target_modules: [q_porj]}",
+       "adapter.target_modules: `q_porj` names no projection; accepted: " + modules + "; did you mean `q_proj`?"},
       {"adapter: {target_modules: lm_head}", "adapter.target_modules: `lm_head` names no projection; accepted: " + modules},
       {"adapter: {target_modules: [all-linear]}", "adapter.target_modules: `all-linear` must stand alone, not in a list"},
-      {"adapter: {target_modules: ['.*_proj']}", "adapter.target_modules: `.*_proj` in a list is not a module's name; a list holds names, a regular expression stands alone (`target_modules: 'a|b'`)"},
-      {"adapter: {target_modules: '(q_proj'}", "adapter.target_modules: `(q_proj` is not a regular expression: missing closing parenthesis at character 8"},
-      {"adapter: {target_modules: []}", "adapter.target_modules: must be a list of module names, `all-linear` or one regular expression, got an empty list"},
-      {"adapter: {target_modules: [[q_proj]]}", "adapter.target_modules: must be a list of module names, `all-linear` or one regular expression, got a list with a list in it"},
+      {"adapter: {target_modules: ['.*_proj']}",
+       "adapter.target_modules: `.*_proj` in a list is not a module's name; a list holds names, a regular expression stands alone (`target_modules: "
+       "'a|b'`)"},
+      {"adapter: {target_modules: '(q_proj'}",
+       "adapter.target_modules: `(q_proj` is not a regular expression: missing closing parenthesis at character 8"},
+      {"adapter: {target_modules: []}",
+       "adapter.target_modules: must be a list of module names, `all-linear` or one regular expression, got an empty list"},
+      {"adapter: {target_modules: [[q_proj]]}",
+       "adapter.target_modules: must be a list of module names, `all-linear` or one regular expression, got a list with a list in it"},
       {"adapter: {layers_to_transform: x}", "adapter.layers_to_transform: must be a whole number from 0 to 9999, or a list of such, got x"},
-      {"adapter: {layers_to_transform: [0, x]}", "adapter.layers_to_transform: must be a whole number from 0 to 9999, or a list of such, got a list with x in it"},
-      {"adapter: {rank_pattern: [1]}", "adapter.rank_pattern: must be a map from regular expressions to, each, a whole number from 1 to 512, got a list"},
-      {"adapter: {rank_pattern: {q_proj: 0}}", "adapter.rank_pattern: must be a map from regular expressions to, each, a whole number from 1 to 512, got 0 for `q_proj`"},
+      {"adapter: {layers_to_transform: [0, x]}",
+       "adapter.layers_to_transform: must be a whole number from 0 to 9999, or a list of such, got a list with x in it"},
+      {"adapter: {rank_pattern: [1]}",
+       "adapter.rank_pattern: must be a map from regular expressions to, each, a whole number from 1 to 512, got a list"},
+      {"adapter: {rank_pattern: {q_proj: 0}}",
+       "adapter.rank_pattern: must be a map from regular expressions to, each, a whole number from 1 to 512, got 0 for `q_proj`"},
       {"adapter: {rank_pattern: {'(': 1}}", "adapter.rank_pattern: `(` is not a regular expression: missing closing parenthesis at character 2"},
       {"adapter: {rank_pattern: {q_proj: 1, q_proj: 2}}", "adapter.rank_pattern: `q_proj` is given twice"},
-      {"adapter: {alpha_pattern: {q_proj: -2}}", "adapter.alpha_pattern: must be a map from regular expressions to, each, a number above 0, got -2 for `q_proj`"},
+      {"adapter: {alpha_pattern: {q_proj: -2}}",
+       "adapter.alpha_pattern: must be a map from regular expressions to, each, a number above 0, got -2 for `q_proj`"},
       // what belongs together
       {"train: {steps: 1, epochs: 1}", "train.epochs: `steps` and `epochs` exclude each other: give one"},
       {"train: {warmup_steps: 1, warmup_ratio: 0.1}", "train.warmup_ratio: `warmup_steps` and `warmup_ratio` exclude each other: give one"},
       {"train: {batch_size: 1, micro_batch_size: 1}", "train.micro_batch_size: `batch_size` and `micro_batch_size` exclude each other: give one"},
-      {"train: {gradient_accumulation_steps: 2}", "train.gradient_accumulation_steps: needs `micro_batch_size`; `batch_size` counts all examples of an optimizer step"},
-      {"train: {micro_batch_size: 65536, gradient_accumulation_steps: 2}", "train.gradient_accumulation_steps: micro_batch_size × gradient_accumulation_steps must be at most 65536, got 131072"},
-      {"adapter: {target_modules: q_proj, lora_target_linear: true}", "adapter.lora_target_linear: `target_modules` and `lora_target_linear` exclude each other: give one"},
+      {"train: {gradient_accumulation_steps: 2}",
+       "train.gradient_accumulation_steps: needs `micro_batch_size`; `batch_size` counts all examples of an optimizer step"},
+      {"train: {micro_batch_size: 65536, gradient_accumulation_steps: 2}",
+       "train.gradient_accumulation_steps: micro_batch_size × gradient_accumulation_steps must be at most 65536, got 131072"},
+      {"adapter: {target_modules: q_proj, lora_target_linear: true}",
+       "adapter.lora_target_linear: `target_modules` and `lora_target_linear` exclude each other: give one"},
       {"adapter: {method: bottleneck, r: 4}", "adapter.r: `r` belongs to method lora; this job's method is bottleneck"},
-      {"adapter: {method: bottleneck, target_modules: q_proj}", "adapter.target_modules: `target_modules` belongs to method lora or diff_pruning; this job's method is bottleneck"},
+      {"adapter: {method: bottleneck, target_modules: q_proj}",
+       "adapter.target_modules: `target_modules` belongs to method lora or diff_pruning; this job's method is bottleneck"},
       {"adapter: {density: 0.1}", "adapter.density: `density` belongs to method diff_pruning; this job's method is lora"},
       {"adapter: {method: diff_pruning, lora_alpha: 4}", "adapter.lora_alpha: `alpha` belongs to method lora; this job's method is diff_pruning"},
       {"adapter: {selection_batches: 2}", "adapter.selection_batches: `selection_batches` belongs to method diff_pruning; this job's method is lora"},
-      {"adapter: {method: diff_pruning, selection_batches: 2, init_from: x}", "adapter.selection_batches: `selection_batches` has no effect beside init_from: the adapter that is there has its entries"},
+      {"adapter: {method: diff_pruning, selection_batches: 2, init_from: x}",
+       "adapter.selection_batches: `selection_batches` has no effect beside init_from: the adapter that is there has its entries"},
       {"train: {momentum: 0.9}", "train.momentum: `momentum` belongs to optimizer sgd; this job's optimizer is adamw"},
       {"train: {optimizer: sgd, beta1: 0.9}", "train.beta1: `beta1` belongs to optimizer adamw; this job's optimizer is sgd"},
       {"train: {eval_steps: 5}", "train.eval_steps: `eval_steps` needs data.eval or data.eval_fraction; this job has neither"},
-      {"train: {early_stopping_patience: 5}", "train.early_stopping_patience: `early_stopping_patience` needs train.eval_steps (and data.eval or data.eval_fraction)"},
+      {"train: {early_stopping_patience: 5}",
+       "train.early_stopping_patience: `early_stopping_patience` needs train.eval_steps (and data.eval or data.eval_fraction)"},
       {"train: {load_best: true}", "train.load_best: `load_best_model_at_end` needs data.eval or data.eval_fraction; this job has neither"},
       {"train: {early_stopping_threshold: 1}", "train.early_stopping_threshold: `early_stopping_threshold` needs train.early_stopping_patience"},
   };
@@ -272,6 +289,7 @@ TEST(JobsFileMistakes, InOverrides) {
       {"jobs[1].train.lr=1", "--set: jobs[1].train.lr: there is no such job; the file has 1, counted from 0"},
       {"jobs[x].train.lr=1", "--set: jobs[x].train.lr: must be jobs[PLACE].KEY or jobs.NAME.KEY"},
       {"jobs.sentiment.train.lr=1", "--set: jobs.sentiment.train.lr: no job is called `sentiment`; the file's jobs: a"},
+      {"jobs.a=5", "--set: jobs.a: must name one option of the job: jobs.a.KEY=value"},
       {"jobs.aa.train.lr=1", "--set: jobs.aa.train.lr: no job is called `aa`; did you mean `a`?"},
       {"jobs[0].train=1", "--set: jobs[0].train: must name one option of `train`: jobs[0].train.KEY=value"},
       {"defaults.name=1", "--set: defaults.name: every job needs its own `name`"},

@@ -123,6 +123,18 @@ TEST(JobsFile, TakesWhatPeftAndTransformersWriteForNothing) {
   EXPECT_EQ(job("train: {max_steps: -1}", "{train: {max_steps: 2}}").train.steps, 0);
 }
 
+TEST(JobsFile, AJobsOwnMaxStepsOfNothingTakesBackTheDefaultsSteps) {
+  for (const char* nothing : {"-1", "0"}) {
+    const std::string max_steps = std::string("max_steps: ") + nothing;
+    EXPECT_EQ(job("train: {" + max_steps + "}", "{train: {steps: 5}}"), job("train: {}"));
+    EXPECT_EQ(job("train: {" + max_steps + ", epochs: 3}", "{train: {steps: 5}}").train.epochs, 3);
+    EXPECT_EQ(job("train: {}", "{train: {steps: 5}}", {std::string("jobs.a.train.max_steps=") + nothing}).train.steps, 0);
+    EXPECT_EQ(job("train: {" + max_steps + ", steps: 7}", "{train: {steps: 5}}").train.steps, 7) << "of the same level";
+    EXPECT_EQ(job("train: {steps: 5}", "{train: {" + max_steps + "}}").train.steps, 5) << "of a weaker level";
+  }
+  EXPECT_EQ(job("train: {micro_batch_size: 4}", "{train: {gradient_accumulation_steps: 3}}").train.batch_size, 12);
+}
+
 TEST(JobsFile, AJobsOwnTargetsReplaceThoseOfTheDefaultsWhicheverWayTheyAreGiven) {
   EXPECT_TRUE(job("adapter: {lora_target_linear: false}", "{adapter: {lora_target_linear: true}}").adapter.target_modules.empty());
   EXPECT_EQ(job("adapter: {target_modules: [q_proj]}", "{adapter: {lora_target_linear: true}}").adapter.target_modules, std::vector<std::string>{"q_proj"});

@@ -15,11 +15,12 @@ TEST(ParallelDegrees, AreAnyInAnyOrder) {
   EXPECT_EQ(parse_parallel("tp=3,pp=2"), one(2, 3));
   EXPECT_EQ(parse_parallel("tp=4"), one(1, 4));
   EXPECT_EQ(parse_parallel("pp=64"), one(64, 1));
-  EXPECT_EQ(parse_parallel("seq,tp=2,pp=3"), (Parallel{.replicas = {{.pipeline = 3, .tensor = 2, .divides_tokens = true}}}));
+  EXPECT_EQ(parse_parallel("seq,tp=2,pp=3"), (Parallel{.replicas = {{.pipeline = 3, .tensor = 2, .is_sequence_parallel = true}}}));
   EXPECT_EQ(parse_parallel("vp=3,pp=2"), (Parallel{.replicas = {{.pipeline = 2, .stages_per_rank = 3}}}));
   for (const char* wrong : {"", "2", "pp", "pp=", "pp=0", "pp=-1", "pp=2,", ",tp=2", "pp=2,pp=2", "pp=2 ,tp=2", "pp=2,tp=2,tp=2",
                             "tp=65", "pp=8,tp=9", "tp=2x", "tp=99999999999999999999", "dp=2,pp=33", "dp=65", "len=0", "len512", "dp=2,len=512",
-                            "vp=2", "seq", "pp=2,seq", "tp=1,seq", "tp=2,seq,seq", "tp=2,seq=1", "tp=2+seq", "shard", "dp=1,shard", "dp=2,shard,shard", "dp=2,shard=1", "pp=2,vp=0", "dp=2+", "+tp=2", "tp=2++tp=2", "dp=1+dp=64"}) {
+                            "vp=2", "seq", "pp=2,seq", "tp=1,seq", "tp=2,seq,seq", "tp=2,seq=1", "tp=2+seq", "shard", "dp=1,shard",
+                            "dp=2,shard,shard", "dp=2,shard=1", "pp=2,vp=0", "dp=2+", "+tp=2", "tp=2++tp=2", "dp=1+dp=64"}) {
     EXPECT_FALSE(parse_parallel(wrong)) << wrong;
   }
 }
@@ -34,8 +35,8 @@ TEST(ParallelDegrees, AreThoseOfEveryReplica) {
   EXPECT_EQ(unlike.tensor(), (std::vector<int64_t>{1, 2, 4}));
   EXPECT_TRUE(unlike.divides_layers());
   EXPECT_FALSE(parse_parallel("dp=3+pp=2")->divides_layers());
-  EXPECT_TRUE(parse_parallel("dp=1+tp=2,seq")->divides_tokens());
-  EXPECT_FALSE(unlike.divides_tokens());
+  EXPECT_TRUE(parse_parallel("dp=1+tp=2,seq")->is_sequence_parallel());
+  EXPECT_FALSE(unlike.is_sequence_parallel());
 }
 
 JobsFile read(const std::string& run) {

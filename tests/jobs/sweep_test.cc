@@ -247,16 +247,21 @@ TEST(SweepMistakes, NameLineFieldAndValue) {
        "priority, deadline, and those of data, adapter and train, such as `adapter.r` or `train.lr`"},
       {"grid: {name: [a]}", "j.yaml:3: jobs[0].sweep.grid.name: names of candidates are made by the sweep"},
       {"grid: {adapter: [{r: 4, alpha: -1}]}", "j.yaml:3: jobs[0].sweep.grid.adapter: alpha: must be a number above 0, got -1"},
-      {"grid: {adapter: [{r: 4}], adapter.r: [8]}", "j.yaml:3: jobs[0].sweep.grid.adapter.r: `adapter.r` is tried by another field of the sweep, too"},
+      {"grid: {adapter: [{r: 4}], adapter.r: [8]}",
+       "j.yaml:3: jobs[0].sweep.grid.adapter.r: `adapter.r` is tried by another field of the sweep, too"},
       {"grid: {adapter.bottleneck_size: [8]}",
        "j.yaml:3: jobs[0].sweep.grid.adapter.bottleneck_size: `bottleneck_size` belongs to method bottleneck; this job's method is lora"},
-      {"random: {train.lr: {log_uniform: [0, 1]}}, samples: 2", "j.yaml:3: jobs[0].sweep.random.train.lr: log_uniform: must be a number above 0, got 0"},
-      {"random: {train.lr: {uniform: [1, 0.5]}}, samples: 2", "j.yaml:3: jobs[0].sweep.random.train.lr: uniform: the first end, 1, must be below the second, 0.5"},
+      {"random: {train.lr: {log_uniform: [0, 1]}}, samples: 2",
+       "j.yaml:3: jobs[0].sweep.random.train.lr: log_uniform: must be a number above 0, got 0"},
+      {"random: {train.lr: {uniform: [1, 0.5]}}, samples: 2",
+       "j.yaml:3: jobs[0].sweep.random.train.lr: uniform: the first end, 1, must be below the second, 0.5"},
       {"random: {train.lr: {normal: [0, 1]}}, samples: 2",
        "j.yaml:3: jobs[0].sweep.random.train.lr: `normal` is no distribution; accepted: uniform, log_uniform, and step beside uniform"},
-      {"random: {train.optimizer: {uniform: [0, 1]}}, samples: 2", "j.yaml:3: jobs[0].sweep.random.train.optimizer: is no number, but one of adamw, sgd: give a list of values to choose from"},
+      {"random: {train.optimizer: {uniform: [0, 1]}}, samples: 2",
+       "j.yaml:3: jobs[0].sweep.random.train.optimizer: is no number, but one of adamw, sgd: give a list of values to choose from"},
       {"random: {deadline: {uniform: [2026-01-01, 2026-02-01]}}, samples: 2",
-       "j.yaml:3: jobs[0].sweep.random.deadline: is no number, but a time such as 2026-01-31 or 2026-01-31T18:00:00Z: give a list of values to choose from"},
+       "j.yaml:3: jobs[0].sweep.random.deadline: is no number, but a time such as 2026-01-31 or 2026-01-31T18:00:00Z: give a list of values to "
+       "choose from"},
       {"random: {adapter: {uniform: [1, 2]}}, samples: 2",
        "j.yaml:3: jobs[0].sweep.random.adapter: is a section, and ranges are of single options: give a list of maps to choose from"},
       {"random: {train.seed: {uniform: [0, 18446744073709551615]}}, samples: 2",
@@ -269,11 +274,14 @@ TEST(SweepMistakes, NameLineFieldAndValue) {
       {"grid: {adapter.r: [4]}, samples: 3", "j.yaml:3: jobs[0].sweep.samples: counts draws of `random`, and the sweep has none"},
       {"grid: {adapter.r: [4]}, seed: 3", "j.yaml:3: jobs[0].sweep.seed: seeds draws of `random`, and the sweep has none"},
       {"metric: eval_loss", "j.yaml:3: jobs[0].sweep.metric: says how to sweep, and the sweep needs `grid` or `random` beside it: what to try"},
-      {"grid: {adapter.r: [4]}, halving: {factor: 3}", "j.yaml:3: jobs[0].sweep.halving.factor: `factor` needs first_steps or first_fraction beside it"},
+      {"grid: {adapter.r: [4]}, halving: {factor: 3}",
+       "j.yaml:3: jobs[0].sweep.halving.factor: `factor` needs first_steps or first_fraction beside it"},
       {"grid: {adapter.r: [4]}, halving: {first_steps: 3, first_fraction: 0.5}",
        "j.yaml:3: jobs[0].sweep.halving.first_fraction: `first_steps` and `first_fraction` exclude each other: give one"},
-      {"grid: {train.lr: [1]}, halving: {rungs: 3}", "j.yaml:3: jobs[0].sweep.halving.rungs: unknown key; accepted: first_steps, first_fraction, factor, mode"},
-      {"random: {train.lr: {uniform: [0.1, 0.2]}}, samples: 5000, grid: {adapter.r: [1, 2, 3]}", "j.yaml:3: jobs[0].sweep.grid: gives more candidates than a file may have jobs, 10000"},
+      {"grid: {train.lr: [1]}, halving: {rungs: 3}",
+       "j.yaml:3: jobs[0].sweep.halving.rungs: unknown key; accepted: first_steps, first_fraction, factor, mode"},
+      {"random: {train.lr: {uniform: [0.1, 0.2]}}, samples: 5000, grid: {adapter.r: [1, 2, 3]}",
+       "j.yaml:3: jobs[0].sweep.grid: gives more candidates than a file may have jobs, 10000"},
   };
   for (const Case& test : cases) {
     const std::string message = mistakes(file_with(test.sweep));
@@ -296,6 +304,16 @@ TEST(SweepMistakes, AreToldAllAtOnce) {
   EXPECT_EQ(mistakes(file_with("grid: {adapter.r: [4]}, samples: 3, seed: 3")),
             "j.yaml:3: jobs[0].sweep.samples: counts draws of `random`, and the sweep has none\n"
             "j.yaml:3: jobs[0].sweep.seed: seeds draws of `random`, and the sweep has none");
+}
+
+TEST(SweepMistakes, InTheFirstRungSayNothingOfTheOthers) {
+  for (const char* first : {"first_steps: 0", "first_fraction: 2"}) {
+    for (const char* other : {"factor: 4", "mode: synchronous"}) {
+      const std::string message = mistakes(file_with(std::string("grid: {adapter.r: [4]}, halving: {") + first + ", " + other + "}"));
+      EXPECT_EQ(message.find("j.yaml:3: jobs[0].sweep.halving.first_"), 0u) << message;
+      EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 0) << message;
+    }
+  }
 }
 
 TEST(SweepMistakes, OfOptionsThatTheJobSetsItself) {

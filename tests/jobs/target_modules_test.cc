@@ -151,6 +151,18 @@ TEST(TargetModules, TellAllMistakesAtOnce) {
   EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 5) << message;
 }
 
+TEST(TargetModules, OfAnAdaptersOwnConfigurationMayBeOfOtherModels) {
+  const auto ignoring = [](const AdapterSpec& adapter) { return resolve_target_modules(job_of(adapter), 3, Unmatched::ignored); };
+  EXPECT_EQ(ignoring({.target_modules = {"q_proj", "query_key_value"}, .layers_to_transform = {1, 40}}),
+            ignoring({.target_modules = {"q_proj"}, .layers_to_transform = {1}}));
+  try {
+    ignoring({.target_modules = {"q_proj"}, .layers_to_transform = {40}});
+    FAIL() << "nothing is left to adapt";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("target_modules: nothing is left to adapt: of 3 modules, layers_to_transform leaves out 3"));
+  }
+}
+
 TEST(TargetModules, ShadowedByAnEarlierEntryAreNoMistake) {
   EXPECT_EQ(names({.target_modules = {"q_proj", "self_attn.q_proj", "layers.1.self_attn.q_proj"}}).size(), 3u);
 }

@@ -219,7 +219,9 @@ class Attention : public testing::TestWithParam<Kernel> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Kernels, Attention, testing::Values(Kernel::f32, Kernel::bf16, Kernel::f32_avx2, Kernel::bf16_avx2, Kernel::f32_avx512, Kernel::bf16_avx512, Kernel::bf16_avx512_widened),
+INSTANTIATE_TEST_SUITE_P(Kernels, Attention,
+                         testing::Values(Kernel::f32, Kernel::bf16, Kernel::f32_avx2, Kernel::bf16_avx2, Kernel::f32_avx512, Kernel::bf16_avx512,
+                                         Kernel::bf16_avx512_widened),
                          [](const auto& info) { return name_of(info.param); });
 
 TEST_P(Attention, AgreesWithTheReferenceOnRaggedRows) {

@@ -39,8 +39,8 @@ TEST(PackedMatrix, HoldsTheSourceInEveryOrderAndDtype) {
           for (int64_t j = 0; j < n; ++j) transposed.set(j, i, static_cast<float>(rows.at(i, j)));
         }
         const PackedMatrix a = PackedMatrix::from_rows(rows.data(), k, n, rows.stride(), from, to);
-        const PackedMatrix b =
-            PackedMatrix::from_transposed(transposed.data(), k, n, transposed.stride(), from, to);
+        PackedMatrix b(k, n, to);
+        b.pack_columns(0, n, {transposed.data(), transposed.stride(), from, MatrixView::Order::transposed});
         ASSERT_EQ(a.bytes(), b.bytes());
         EXPECT_EQ(std::memcmp(a.panel(0), b.panel(0), static_cast<size_t>(a.bytes())), 0);
         for (int64_t i = 0; i < k; ++i) {

@@ -49,11 +49,11 @@ TEST(ShrinkPlan, HoldsEveryRowOnceInTheOrderOfTheGroups) {
         EXPECT_GE(strip.height[0], 1);
         EXPECT_LE(std::max(strip.height[0], strip.height[1]), tiles.rows);
         EXPECT_GE(strip.height[1], 0);
-        EXPECT_EQ(strip.cost, (strip.height[0] + strip.height[1]) * shapes[group].panels);
+        EXPECT_EQ(strip.cost, (strip.height[0] + strip.height[1]) * shapes[group].row_cost);
         next[group] += strip.height[0] + strip.height[1];
       }
       for (size_t g = 0; g < shapes.size(); ++g) {
-        EXPECT_EQ(next[g], shapes[g].panels > 0 ? shapes[g].rows.end : shapes[g].rows.begin);
+        EXPECT_EQ(next[g], shapes[g].row_cost > 0 ? shapes[g].rows.end : shapes[g].rows.begin);
       }
     }
   }
@@ -94,7 +94,7 @@ TEST(ShrinkPlan, LoadsOfManyRaggedJobsAreWithinAQuarterOfTheMean) {
   for (uint64_t key = 0; key < 1000; ++key) {
     // Eight jobs and more of rank up to 64 and up to 512 rows: the ragged cases of the paper's sizes.
     std::vector<ShrinkShape> shapes = ragged_jobs(1'000'000 + key, 8, 512, 2);
-    for (ShrinkShape& shape : shapes) shape.panels = std::max<int64_t>(1, shape.panels);
+    for (ShrinkShape& shape : shapes) shape.row_cost = std::max<int64_t>(1, shape.row_cost);
     for (const Tiles tiles : kernels_tiles) {
       for (const int64_t threads : {2, 4, 8}) {
         plan_shrink(shapes, tiles.rows, tiles.per_strip, threads, plan);
@@ -107,6 +107,44 @@ TEST(ShrinkPlan, LoadsOfManyRaggedJobsAreWithinAQuarterOfTheMean) {
       }
     }
   }
+}
+
+TEST(ShrinkPlan, LoadsOfExpansionsOfUnlikeRanksAreWithinAQuarterOfTheMean) {
+  // Dealt as expand_add deals them: jobs of rank 4 to 64 on one site, whose panels are all alike, by panels · (2 · rows of a strip + rank).
+  ShrinkPlan plan, by_panels;
+  int64_t unfair = 0;
+  for (uint64_t key = 0; key < 1000; ++key) {
+    std::vector<ShrinkShape> shapes = ragged_jobs(2'000'000 + key, 8, 512, 1);
+    const int64_t panels = std::vector<int64_t>{6, 18, 48}[key % 3];
+    for (const Tiles tiles : kernels_tiles) {
+      std::vector<ShrinkShape> like = shapes;
+      for (size_t i = 0; i < shapes.size(); ++i) {
+        const auto rank = 4 + static_cast<int64_t>(uniform_below(key, 1000 + i, 61));
+        like[i].row_cost = panels;
+        shapes[i].row_cost = panels * (2 * tiles.rows * tiles.per_strip + rank);
+      }
+      for (const int64_t threads : {2, 4, 8}) {
+        plan_shrink(shapes, tiles.rows, tiles.per_strip, threads, plan);
+        plan_shrink(like, tiles.rows, tiles.per_strip, threads, by_panels);
+        ASSERT_EQ(plan.strips.size(), by_panels.strips.size()) << "the strips are the same however they are dealt";
+        const auto heaviest_of_mean = [&](const ShrinkPlan& dealt) {  // by what each strip costs
+          int64_t total = 0, most = 0;
+          for (int64_t part = 0; part < dealt.parts(); ++part) {
+            int64_t load = 0;
+            for (int64_t i = dealt.part_begins[static_cast<size_t>(part)]; i < dealt.part_begins[static_cast<size_t>(part) + 1]; ++i) {
+              load += plan.strips[static_cast<size_t>(i)].cost;
+            }
+            total += load;
+            most = std::max(most, load);
+          }
+          return static_cast<double>(most * dealt.parts()) / static_cast<double>(total);
+        };
+        ASSERT_LE(heaviest_of_mean(plan), 1.25) << "case " << key << ", " << threads << " threads";
+        unfair += heaviest_of_mean(by_panels) > 1.25 ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(unfair, 100) << "dealt by rows and panels alone";
 }
 
 TEST(ShrinkPlan, AWideFactorGetsMoreThreadsThanANarrowOne) {

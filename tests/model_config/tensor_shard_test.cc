@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace cotune {
@@ -69,6 +71,11 @@ TEST(TensorShards, DivideAnyVocabulary) {
     next += tokens.count;
   }
   EXPECT_EQ(next, 250);
+  for (int64_t count = 1; count <= 12; ++count) {
+    int64_t largest = 0;
+    for (int64_t index = 0; index < count; ++index) largest = std::max(largest, shard_vocabulary(model(8, 4), {index, count}).count);
+    EXPECT_EQ(largest_vocabulary_share(model(8, 4), count), largest) << count;
+  }
 }
 
 }  // namespace

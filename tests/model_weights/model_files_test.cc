@@ -21,7 +21,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
-const fs::path kData = source_folder() / "tests/model_weights/data";
+const fs::path model_data = source_folder() / "tests/model_weights/data";
 
 bool same_memory(const at::Tensor& a, const at::Tensor& b) {
   return a.const_data_ptr() == b.const_data_ptr();
@@ -31,7 +31,7 @@ bool same_memory(const at::Tensor& a, const at::Tensor& b) {
 class CopiedModel {
  public:
   explicit CopiedModel(const std::string& name) {
-    fs::copy(kData / name, folder_.path(), fs::copy_options::recursive);
+    fs::copy(model_data / name, folder_.path(), fs::copy_options::recursive);
   }
   const fs::path& path() const { return folder_.path(); }
   void replace_in(const std::string& file, const std::string& from, const std::string& to) const {
@@ -62,7 +62,7 @@ class CopiedModel {
 class ReferenceModel : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(ReferenceModel, OpensWithEveryTensorInEveryDtype) {
-  const ModelFiles model = open_model(kData / GetParam());
+  const ModelFiles model = open_model(model_data / GetParam());
   for (const ModelTensor& tensor : model_tensors(model.config)) {
     const at::Tensor f32 = model.load(tensor.name, at::kFloat);
     EXPECT_EQ(f32.sizes().vec(), tensor.shape) << tensor.name;
@@ -75,8 +75,8 @@ TEST_P(ReferenceModel, OpensWithEveryTensorInEveryDtype) {
 }
 
 TEST_P(ReferenceModel, HasTheRotaryFrequenciesOfTransformers) {
-  const ModelFiles model = open_model(kData / GetParam());
-  const SafetensorsFile reference(kData / GetParam() / "logits.safetensors");
+  const ModelFiles model = open_model(model_data / GetParam());
+  const SafetensorsFile reference(model_data / GetParam() / "logits.safetensors");
   const TensorView& view = reference.at("inverse_frequencies");
   const auto* expected = reinterpret_cast<const double*>(view.bytes.data());
   const std::vector<double> found = rope_inverse_frequencies(model.config);
@@ -92,8 +92,8 @@ INSTANTIATE_TEST_SUITE_P(Families, ReferenceModel,
 class GgufTwin : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(GgufTwin, HoldsTheSameModelAsTheFolder) {
-  const ModelFiles folder = open_model(kData / GetParam());
-  const ModelFiles gguf = open_model(kData / GetParam() / "model.gguf");
+  const ModelFiles folder = open_model(model_data / GetParam());
+  const ModelFiles gguf = open_model(model_data / GetParam() / "model.gguf");
   for (const ModelTensor& tensor : model_tensors(folder.config)) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
       EXPECT_TRUE(at::equal(gguf.load(tensor.name, dtype), folder.load(tensor.name, dtype)))
@@ -120,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(Architectures, GgufTwin, ::testing::Values("gguf_llama"
 TEST(LoadFromSafetensors, IsAViewOfTheMappingWhichOutlivesTheModel) {
   at::Tensor kept, copy;
   {
-    const ModelFiles model = open_model(kData / "llama2");
+    const ModelFiles model = open_model(model_data / "llama2");
     kept = model.load("model.norm.weight", at::kFloat);
     EXPECT_TRUE(same_memory(kept, model.load("model.norm.weight", at::kFloat)));
     EXPECT_FALSE(same_memory(kept, model.load("model.norm.weight", at::kDouble)));
@@ -131,7 +131,7 @@ TEST(LoadFromSafetensors, IsAViewOfTheMappingWhichOutlivesTheModel) {
 
 TEST(LoadFromSafetensors, CopiesTensorsThatTheFileLeavesUnaligned) {
   const CopiedModel model("gguf_qwen2");
-  const at::Tensor expected = open_model(kData / "gguf_qwen2").load("model.norm.weight", at::kFloat);
+  const at::Tensor expected = open_model(model_data / "gguf_qwen2").load("model.norm.weight", at::kFloat);
   std::string bytes = read_file(model.path() / "model.safetensors");
   const auto length = static_cast<uint8_t>(bytes[0]);
   bytes[0] = static_cast<char>(length + 1);  // one space more in the header; its low byte does not carry
@@ -144,13 +144,13 @@ TEST(LoadFromSafetensors, CopiesTensorsThatTheFileLeavesUnaligned) {
 }
 
 TEST(LoadWeights, SaysThatAnUnknownNameIsABug) {
-  EXPECT_THROW(open_model(kData / "llama2").load("model.nothing", at::kFloat), InternalError);
-  EXPECT_THROW(open_model(kData / "gguf_llama" / "model.gguf").load("model.nothing", at::kFloat),
+  EXPECT_THROW(open_model(model_data / "llama2").load("model.nothing", at::kFloat), InternalError);
+  EXPECT_THROW(open_model(model_data / "gguf_llama" / "model.gguf").load("model.nothing", at::kFloat),
                InternalError);
 }
 
 TEST(OpenModel, TakesEndOfTurnFromConfigurations) {
-  EXPECT_EQ(open_model(kData / "llama3").tokenizer.end_of_turn_ids, (std::vector<int32_t>{2, 5}));
+  EXPECT_EQ(open_model(model_data / "llama3").tokenizer.end_of_turn_ids, (std::vector<int32_t>{2, 5}));
 }
 
 TEST(OpenModel, ReportsEveryMissingUnknownAndMisshapenTensorAtOnce) {
@@ -197,7 +197,7 @@ TEST(OpenModel, RefusesATiedHeadWithValuesOfItsOwnWhichTransformersWouldNotTie) 
 
 TEST(OpenModel, ComparesATiedHeadOfAnotherTypeByItsValues) {
   const CopiedModel model("gguf_qwen2");
-  const at::Tensor wide = open_model(kData / "gguf_qwen2").load("model.embed_tokens.weight", at::kDouble);
+  const at::Tensor wide = open_model(model_data / "gguf_qwen2").load("model.embed_tokens.weight", at::kDouble);
   const auto bytes = std::as_bytes(std::span(wide.const_data_ptr<double>(), static_cast<size_t>(wide.numel())));
   model.rewrite_weights([&](auto& tensors) { tensors["lm_head.weight"] = {DataType::f64, wide.sizes().vec(), bytes}; });
   EXPECT_EQ(model.refusal(), "");
@@ -249,7 +249,7 @@ TEST(OpenModel, SaysWhatItAcceptsWhereThereIsNoModel) {
 }
 
 ModelConfig small_config() {
-  return open_model(kData / "qwen2").config;
+  return open_model(model_data / "qwen2").config;
 }
 
 TEST(RandomModel, DependsOnSeedAndNameAlone) {
@@ -274,6 +274,20 @@ TEST(RandomModel, HasTheStatedSpread) {
   const at::Tensor norm = model.load("model.norm.weight", at::kDouble);
   EXPECT_GE(norm.min().item<double>(), 0.9);
   EXPECT_LE(norm.max().item<double>(), 1.1);
+}
+
+TEST(ModelFilesIdentity, IsEqualWhereTheVerySameFilesAreRead) {
+  const CopiedModel model("llama2"), copy("llama2");
+  const TemporaryFolder elsewhere;
+  fs::create_directory_symlink(model.path(), elsewhere.path() / "link");
+  const auto identity = [](const fs::path& path) { return model_files_identity(open_model(path)); };
+  const std::string before = identity(model.path());
+  EXPECT_NE(before, "");
+  EXPECT_EQ(identity(elsewhere.path() / "link"), before);
+  EXPECT_NE(identity(copy.path()), before);
+  model.rewrite_weights([](auto&) {});
+  EXPECT_NE(identity(model.path()), before);
+  EXPECT_EQ(model_files_identity(random_model(model_preset("smollm2-135m"), 1)), "") << "there are no files";
 }
 
 TEST(SmolLm2, LoadsWithTheValuesOfThePythonPackage) {

@@ -40,7 +40,7 @@ std::vector<HeadResult> on_ranks(int64_t count, const at::Tensor& hidden, const 
       const int64_t begin = weight.size(0) * index / count, end = weight.size(0) * (index + 1) / count;
       const auto head = make_frozen_product({weight.narrow(0, begin, end - begin).clone()}, {});
       const auto all_reduce = [&, index](at::Tensor& values) { sum.all_reduce(index, values); };
-      const HeadShard shard{index, count, begin, all_reduce, [&](at::Tensor partial) { return all_reduce(partial), partial; }};
+      const HeadShard shard{index, count, begin, (weight.size(0) + count - 1) / count, all_reduce, [&](at::Tensor partial) { return all_reduce(partial), partial; }};
       results[static_cast<size_t>(index)] = sharded_cross_entropy_head(hidden, labels, scale, *head, shard, want_gradient, workspace);
     });
   }
@@ -74,6 +74,48 @@ TEST(ShardedHead, GivesLossesAndGradientsOfTheWholeOne) {
         }
       }
     }
+  }
+}
+
+/// The least workspace that holds so many rows of the smaller share, and fewer of the larger.
+int64_t workspace_between(int64_t smaller_share, int64_t rows, at::ScalarType dtype) {
+  int64_t workspace = 1;
+  while (sharded_head_rows(smaller_share, dtype, test_device(), workspace) < rows) ++workspace;
+  EXPECT_LT(sharded_head_rows(smaller_share + 1, dtype, test_device(), workspace), rows);
+  return workspace;
+}
+
+TEST(ShardedHead, HasChunksOfEqualRowsOnRanksWithUnequalShares) {
+  std::vector<at::ScalarType> dtypes = kernel_dtypes();
+  dtypes.push_back(at::kDouble);
+  for (const at::ScalarType dtype : dtypes) {
+    for (const auto& [vocabulary, count] : {std::pair<int64_t, int64_t>(101, 2), {98, 4}}) {
+      const int64_t rows = 300, workspace = workspace_between(vocabulary / count, 128, dtype);
+      const at::ScalarType wide = accumulation_dtype(dtype);
+      const at::Tensor weight = random_tensor({vocabulary, 64}, 1, dtype, 0.3), hidden = random_tensor({rows, 64}, 2, dtype, 3);
+      const at::Tensor labels = some_labels(rows, vocabulary), scale = random_tensor({rows}, 3, wide).abs();
+      const auto whole = make_frozen_product({weight}, {});
+      const HeadResult expected = cross_entropy_head(hidden, labels, scale, *whole, true, everything);
+      const double bound = dtype == at::kDouble ? 1e-13 : tolerance(dtype);
+      for (const bool want_gradient : {true, false}) {
+        for (const HeadResult& result : on_ranks(count, hidden, labels, scale, weight, want_gradient, workspace)) {
+          EXPECT_LE(relative_error(result.losses, expected.losses), bound) << dtype << " " << vocabulary;
+          if (want_gradient) {
+            EXPECT_LE(relative_error(result.gradient, expected.gradient), 2 * bound) << dtype << " " << vocabulary;
+          }
+        }
+      }
+    }
+  }
+}
+
+/// The processes of a group may run on unlike processors.
+TEST(ShardedHead, HasChunksThatFollowFromNoHostsKernels) {
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat, at::kDouble}) {
+    const auto rows = [&] { return sharded_head_rows(16385, dtype, test_device(), int64_t{48} << 20); };
+    const int64_t with_kernels = rows();
+    const PortableKernels portable;
+    EXPECT_EQ(rows(), with_kernels) << dtype;
   }
 }
 

@@ -7,6 +7,8 @@
 
 #include <thread>
 
+#include "base/process_cores.h"
+
 namespace cotune {
 namespace {
 
@@ -23,6 +25,15 @@ TEST(ThreadCount, LastsWhenAThreadComesToAtenForTheFirstTime) {
   EXPECT_EQ(of_aten, more);
   EXPECT_EQ(omp_get_max_threads(), more);
   set_thread_count(before);
+}
+
+TEST(ThreadCount, IsOfNoUseBeyondEightForEachCore) {
+  const auto cores = static_cast<int64_t>(cores_of_this_process().size());
+  ASSERT_GT(cores, 0);
+  EXPECT_EQ(usable_thread_count(0), 0);
+  EXPECT_EQ(usable_thread_count(3 * cores + 2), 3 * cores + 2);
+  EXPECT_EQ(usable_thread_count(8 * cores), 8 * cores);
+  EXPECT_EQ(usable_thread_count(8 * cores + 1), 8 * cores);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ PlanningProblem few_long_rows(uint64_t seed) {
 const ConsideredConfiguration& considered(const PlanningResult& result, const PlannedReplica& replica) {
   const auto found = std::ranges::find_if(result.configurations, [&](const ConsideredConfiguration& each) {
     return each.tensor_parallel == replica.tensor_parallel && each.pipeline_stages == std::ssize(replica.stages) && each.shards == replica.shards &&
-           each.divides_tokens == replica.divides_tokens && each.recompute == (result.plan()->recompute == Recompute::always);
+           each.is_sequence_parallel == replica.is_sequence_parallel && each.recompute == (result.plan()->recompute == Recompute::always);
   });
   EXPECT_NE(found, result.configurations.end());
   return *found;

@@ -287,6 +287,55 @@ TEST(DispatchRows, OfTheWorkedExampleEndNoLaterThanEvenShares) {
   EXPECT_TRUE(dispatch_rows(example.costs, Counts{4, 0, 0, 0}, example.sequences).empty());
 }
 
+TEST(DispatchRows, OfFewRowsAreTheBestOfAllDealings) {
+  int compared = 0;
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    const RandomDeployment problem(seed, {.configurations = 3, .buckets = 4, .most_sequences = 3, .most_replicas = 2});
+    std::vector<std::pair<size_t, double>> single;
+    for (size_t i = 0; i < problem.replicas.size(); ++i) single.insert(single.end(), static_cast<size_t>(problem.replicas[i]), {i, 0.0});
+    Counts left = problem.sequences;
+    const double best = least_by_row(problem.costs, single, left, std::numeric_limits<double>::infinity());
+    const RowDispatch rows = dispatch_rows(problem.costs, problem.replicas, problem.sequences);
+    ASSERT_FALSE(rows.empty()) << seed;
+    EXPECT_GE(rows.makespan, best * (1 - 1e-9)) << seed;
+    EXPECT_LE(rows.makespan, best * (1 + 1e-6)) << seed;
+    EXPECT_LE(rows.makespan, dispatch_greedily(problem.costs, problem.replicas, problem.sequences).makespan * (1 + 1e-9)) << seed;
+    ++compared;
+  }
+  EXPECT_EQ(compared, 400);
+}
+
+TEST(DispatchRows, ExchangesASequenceForAsManyAsMakeUpForIt) {
+  const std::vector<BucketCosts> costs = {{.devices = 1, .seconds = {1, 9}}, {.devices = 1, .seconds = {2, 16, 33}}, {.devices = 1, .seconds = {1, 11, 25}}};
+  EXPECT_NEAR(dispatch_rows(costs, Counts{1, 1, 1}, Counts{0, 6, 1}).makespan, 33, 1e-9);
+}
+
+TEST(DispatchRows, OfManyReplicasEndNoLaterThanByGreedyDispatch) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    const RandomDeployment problem(seed, {.configurations = 4, .buckets = 8, .most_sequences = 60, .most_replicas = 20});
+    const RowDispatch rows = dispatch_rows(problem.costs, problem.replicas, problem.sequences);
+    EXPECT_LE(rows.makespan, dispatch_greedily(problem.costs, problem.replicas, problem.sequences).makespan * (1 + 1e-9)) << seed;
+    Counts dealt(problem.sequences.size(), 0);
+    for (const ReplicaRows& each : rows.replicas) {
+      for (size_t j = 0; j < dealt.size(); ++j) dealt[j] += each.sequences[j];
+      EXPECT_LE(each.seconds, rows.makespan) << seed;
+    }
+    EXPECT_EQ(dealt, problem.sequences) << seed;
+  }
+}
+
+TEST(PlanDeployment, TakesMoreConfigurationsThanReplicaSizes) {
+  std::vector<BucketCosts> costs;
+  for (int64_t k = 0; k < 42; ++k) {
+    costs.push_back({.devices = 1 + k / 3, .seconds = {1.0 / static_cast<double>(1 + k / 3) + 0.01 * static_cast<double>(k % 3), 1}});
+  }
+  for (const Dealing dealing : {Dealing::by_row, Dealing::evenly}) {
+    const Deployment plan = plan_deployment(costs, Counts{9, 1}, 10, {.dealing = dealing});
+    ASSERT_FALSE(plan.empty());
+    EXPECT_GE(plan.dispatch.makespan, plan.lower_bound * (1 - 1e-9));
+  }
+}
+
 TEST(PlanDeployment, IsEmptyWhereTheLongestBucketFitsNowhere) {
   const std::vector<BucketCosts> costs = {{.devices = 1, .seconds = {1}}, {.devices = 8, .seconds = {1, 1}}};
   EXPECT_TRUE(plan_deployment(costs, Counts{3, 1}, 4).empty());

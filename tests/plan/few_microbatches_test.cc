@@ -71,6 +71,33 @@ void expect_as_its_parts(const PlanningProblem& problem, const Alternative& each
   }
 }
 
+/// One job after the other.
+TEST(SumsInTurn, TakeAnOrderForFewMicrobatchesWhereItSuitsAJobAndIsFaster) {
+  const auto alternative = [](PipelineOrder order, double seconds) {
+    return Alternative{.deployment = System::task_sequential,
+                       .sharing = Sharing::separate,
+                       .order = order,
+                       .plans = {Plan{.order = order}},
+                       .predicted = {.seconds = seconds, .device_seconds = seconds, .fullest_bytes = 1}};
+  };
+  const auto gpipe = PipelineOrder::gpipe, automatic = PipelineOrder::automatic, interleaved = PipelineOrder::interleaved;
+  const std::vector<std::vector<Alternative>> of_jobs = {
+      {alternative(gpipe, 5), alternative(automatic, 4)},                                // does not suit it
+      {alternative(gpipe, 5), alternative(automatic, 4), alternative(interleaved, 3)},   // faster
+      {alternative(gpipe, 5), alternative(automatic, 4), alternative(interleaved, 6)}};  // slower
+  const std::vector<Alternative> sums = sums_in_turn(of_jobs, {"a", "b", "c"}, 1);
+  ASSERT_EQ(sums.size(), 3u);
+  EXPECT_EQ(sums[0].order, gpipe);
+  EXPECT_EQ(sums[0].predicted.seconds, 15);
+  EXPECT_EQ(sums[1].order, automatic);
+  EXPECT_EQ(sums[1].predicted.seconds, 12);
+  EXPECT_EQ(sums[2].order, interleaved);
+  EXPECT_EQ(sums[2].predicted.seconds, 11);
+  ASSERT_EQ(sums[2].plans.size(), 3u);
+  EXPECT_EQ(sums[2].plans[1].order, interleaved);
+  EXPECT_EQ(sums[2].plans[2].order, automatic);
+}
+
 void expect_told(const PlanningResult& result, const std::string& text) {
   if (result.plan()->order == PipelineOrder::interleaved) {
     EXPECT_THAT(text, testing::ContainsRegex("stage 0: layers 0-[0-9]+ and [0-9]+-[0-9]+.*, embedding, busy"));

@@ -84,13 +84,13 @@ TEST(FollowedPlan, DividesTokensAmongRanksThatDoInThePlan) {
   Plan plan = plan_of_three();
   PlannedReplica& replica = plan.replicas.front();
   replica.tensor_parallel = 2;
-  replica.divides_tokens = true;
+  replica.is_sequence_parallel = true;
   replica.stages.front().shape = {0, 3, true, true, 2, true};
   Diagnostics mistakes;
   const FollowedPlan followed = follow(plan, run, "plan.json", mistakes);
   EXPECT_TRUE(mistakes.empty());
   EXPECT_EQ(to_string(followed.parallel()), "dp=1,pp=1,tp=2,seq");
-  EXPECT_TRUE(followed.replicas.front().layout.divides_tokens());
+  EXPECT_TRUE(followed.replicas.front().layout.is_sequence_parallel());
 }
 
 TEST(FollowedPlan, SharesFrozenWeightsOverReplicasThatDoInThePlan) {

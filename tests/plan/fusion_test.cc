@@ -88,7 +88,7 @@ TEST(FuseJobs, OfSixtyFourJobsIsNearALowerBound) {
 TEST(FuseJobs, ByThePapersRuleHaveTheLeastOfEq6OverAllSplits) {
   for (uint64_t seed = 0; seed < 1000; ++seed) {
     const FusionProblem problem =
-        random_fusion(3000 + seed, {.jobs = 1 + static_cast<int64_t>(seed % 9), .with_memory = seed % 3 == 0});
+        random_fusion(3000 + seed, {.jobs = 1 + static_cast<int64_t>(seed % 12), .with_memory = seed % 5 == 0});
     const JobRuns runs(problem);
     double least = never;
     std::vector<const JobRun*> split;

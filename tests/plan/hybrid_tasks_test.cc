@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
 
 #include "plan/fusion/replica_jobs.h"
 #include "plan/random_fusion.h"
 #include "schedule/pipeline/pipeline_schedule.h"
 #include "schedule/pipeline/simulate.h"
+#include "schedule/pipeline/structured_template.h"
 #include "schedule/pipeline/verify_pipeline.h"
 
 namespace cotune {
@@ -63,6 +65,75 @@ TEST(ChooseHybridTasks, KeepsTheTimeOfEveryAlternative) {
     }
     EXPECT_EQ(choice.chosen.rejected_for, "");
   }
+}
+
+/// Of every task so much of its seconds is communication, which the other tasks of a clock compute beside: a clock of several takes the
+/// longer of all that they compute and all that they communicate.
+FusionProblem with_communication(FusionProblem problem, double share) {
+  problem.clock_cost = [cost = problem.cost, share](std::span<const std::vector<int32_t>> tasks) {
+    FusedCost clock = cost(tasks.front());
+    for (const std::vector<int32_t>& jobs : tasks.subspan(1)) {
+      const FusedCost next = cost(jobs);
+      for (size_t s = 0; s < clock.stages.size(); ++s) {
+        clock.stages[s].forward_s += next.stages[s].forward_s;
+        clock.stages[s].backward_s += next.stages[s].backward_s;
+        clock.stages[s].kept_bytes += next.stages[s].kept_bytes;
+        clock.workspace_bytes[s] = std::max(clock.workspace_bytes[s], next.workspace_bytes[s]);
+      }
+      clock.message_bytes += next.message_bytes;
+    }
+    for (StageCost& stage : clock.stages) {
+      if (tasks.size() == 1) break;  // nothing to hide behind
+      stage.forward_s *= std::max(share, 1 - share);
+      stage.backward_s *= std::max(share, 1 - share);
+    }
+    return clock;
+  };
+  return problem;
+}
+
+/// Seconds of a round of so many balanced buckets under the template, simulated in full.
+double seconds_of(const FusionProblem& problem, const HybridTasks& tasks, size_t count) {
+  std::vector<double> latencies;
+  for (const std::vector<int32_t>& jobs : tasks) {
+    const StageCost first = problem.cost(jobs).stages.front();
+    latencies.push_back(first.forward_s + first.backward_s);
+  }
+  const PipelineWork work = round_of_buckets(problem, tasks, balanced_buckets(latencies, static_cast<int64_t>(count)));
+  const auto times = ComputeGraph(work, problem.cluster).times(structured_template(work, problem.cluster));
+  return makespan_s(times.value()) / static_cast<double>(problem.rounds);
+}
+
+TEST(ChooseHybridTasks, TakeTheNumberOfBucketsWhoseTimeIsTheLeastOfAllNumbers) {
+  int64_t alternatives = 0, fewer_buckets = 0, in_between = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    FusionProblem problem = random_fusion(1700 + seed, {.jobs = 2 + static_cast<int64_t>(seed % 7)});
+    if (seed % 4 != 3) problem = with_communication(std::move(problem), 0.1 * static_cast<double>(1 + seed % 6));
+    ChosenHybridTasks choice = choose_hybrid_tasks(std::span(&problem, 1));
+    choice.rejected.push_back(choice.chosen);
+    for (const HybridTaskChoice& each : choice.rejected) {
+      SCOPED_TRACE(std::to_string(seed) + " " + each.name);
+      const std::vector<double>& seconds = each.seconds_of_bucket_count;
+      ASSERT_EQ(seconds.size(), each.tasks.size());
+      const double least = *std::min_element(seconds.begin(), seconds.end());
+      EXPECT_LE(seconds.at(each.buckets.size() - 1), least * (1 + 1e-9));
+      EXPECT_EQ(each.template_seconds, seconds.at(each.buckets.size() - 1));
+      EXPECT_TRUE(each.order != "template" || each.seconds <= least * (1 + 1e-9)) << each.seconds << " and " << least;
+      for (size_t count = 1; count <= seconds.size(); ++count) {
+        const double simulated = seconds_of(problem, each.tasks, count);
+        EXPECT_LE(each.template_seconds, simulated * (1 + 1e-9)) << count << " buckets";
+        EXPECT_LE(seconds[count - 1], simulated * (1 + 1e-9)) << count << " buckets";
+      }
+      const double chosen = seconds_of(problem, each.tasks, each.buckets.size());
+      EXPECT_NEAR(each.template_seconds, chosen, 1e-9 * chosen);
+      ++alternatives;
+      fewer_buckets += each.buckets.size() < each.tasks.size() ? 1 : 0;
+      in_between += each.buckets.size() < each.tasks.size() && each.buckets.size() > 1 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(alternatives, 150);
+  EXPECT_GT(fewer_buckets, 50);
+  EXPECT_GT(in_between, 10) << "neither all in one clock nor each in its own";
 }
 
 TEST(ChooseHybridTasks, HaveOneShapePerBucketOverAHundredRounds) {

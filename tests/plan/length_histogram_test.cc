@@ -41,6 +41,11 @@ TEST(LengthHistogram, RefusesWhatIsNoHistogram) {
             "h.json: x: a length must be a whole number from 1 to 1048576");
 }
 
+TEST(LengthHistogram, RefusesALengthThatIsGivenTwice) {
+  EXPECT_EQ(refusal(R"({"100": 1e3, "20": 1, "100": 5})"), "h.json: 100: the length is given twice");
+  EXPECT_EQ(refusal(R"({"100": 1, "0100": 5})"), "h.json: 100: length 100 is given twice");
+}
+
 TEST(LengthHistogram, SamplesFollowTheWeights) {
   const LengthHistogram histogram{{{10, 1}, {20, 3}, {1000, 0.5}}};
   const std::vector<int64_t> drawn = sample_lengths(histogram, 7, 90'000);

@@ -151,7 +151,7 @@ std::string expect_plan_adds_up(const Plan& plan, const Case& problem, bool fits
     if (prediction.overflow.bytes > overflow) {
       overflow = prediction.overflow.bytes;
       constraint = fmt::format("{} (replica {}, {})", prediction.constraint, r,
-                               configuration_name(replica.tensor_parallel, replica.divides_tokens, replica.pipeline_stages(), replica.shards));
+                               configuration_name(replica.tensor_parallel, replica.is_sequence_parallel, replica.pipeline_stages(), replica.shards));
     }
     slowest = std::max(slowest, prediction.seconds);
     fullest = std::max(fullest, prediction.fullest_bytes());
@@ -284,19 +284,19 @@ TEST(MakePlan, DividesTokensWhereNothingElseHoldsTheRows) {
   options.recompute = Recompute::never;
   options.savings.clear();
   PlanOptions whole = options;
-  whole.replicas.may_divide_tokens = false;
+  whole.replicas.may_be_sequence_parallel = false;
   const ClusterSpec cluster = cluster_of(1, 2, "A40", 0.25);
   const auto jobs_to = [&](int64_t longest) { return std::vector<JobShape>{job_of(model, 0, 4, {256, longest}, 16)}; };
   int64_t reach = 0, in_slices = 0;
   for (const ConsideredConfiguration& each : make_plan(model, cluster, jobs_to(256), options).configurations) {
-    (each.divides_tokens ? in_slices : reach) = std::max(each.divides_tokens ? in_slices : reach, each.chunk_tokens);
+    (each.is_sequence_parallel ? in_slices : reach) = std::max(each.is_sequence_parallel ? in_slices : reach, each.chunk_tokens);
   }
   ASSERT_GT(in_slices, reach);
   const std::vector<JobShape> jobs = jobs_to(in_slices);
   EXPECT_EQ(replicas_of(make_plan(model, cluster, jobs, whole)), "-");
   const PlanningResult result = make_plan(model, cluster, jobs, options);
   ASSERT_EQ(replicas_of(result), "<2+seq,1>×1") << result.advice;
-  for (const PlannedStage& stage : result.plan()->replicas.front().stages) EXPECT_TRUE(stage.shape.divides_tokens);
+  for (const PlannedStage& stage : result.plan()->replicas.front().stages) EXPECT_TRUE(stage.shape.is_sequence_parallel);
   EXPECT_LE(result.plan()->predicted.fullest_bytes, cluster.nodes[0].device.usable_bytes());
   EXPECT_THAT(explain(result, cluster), HasSubstr("replica 0: <2+seq,1> on n[0].0-1, whose ranks divide the tokens, too"));
   EXPECT_EQ(plan_from_json(to_json(*result.plan()).dump(), "plan.json"), *result.plan());
@@ -326,18 +326,18 @@ TEST(MakePlan, DividesTokensExactlyWhereThatIsPredictedToBeFaster) {
     const PlanningResult result = make_plan(model, cluster, jobs, options);
     ASSERT_NE(result.plan(), nullptr);
     double shortest[2] = {0, 0};
-    for (const bool divides_tokens : {false, true}) {
+    for (const bool is_sequence_parallel : {false, true}) {
       ReplicaPlanner planner(model, cluster, cluster.nodes[0], jobs, options, false);
-      PlannedReplica replica{.tensor_parallel = 2, .divides_tokens = divides_tokens, .token_budget = 16384, .rows = typical_step(jobs)};
-      replica.stages = {{.shape = {0, model.layer_count, true, true, 2, divides_tokens}, .devices = {{"n", 0, 0}, {"n", 0, 1}}}};
+      PlannedReplica replica{.tensor_parallel = 2, .is_sequence_parallel = is_sequence_parallel, .token_budget = 16384, .rows = typical_step(jobs)};
+      replica.stages = {{.shape = {0, model.layer_count, true, true, 2, is_sequence_parallel}, .devices = {{"n", 0, 0}, {"n", 0, 1}}}};
       for (const ConsideredConfiguration& each : result.configurations) {
-        if (each.divides_tokens == divides_tokens) replica.token_budget = each.chunk_tokens;
+        if (each.is_sequence_parallel == is_sequence_parallel) replica.token_budget = each.chunk_tokens;
       }
       const ReplicaChoice choice = planner.plan(replica, Sharing::hybrid, {PipelineOrder::automatic}).front();
       ASSERT_EQ(choice.constraint, "") << seed;
-      shortest[divides_tokens ? 1 : 0] = choice.replica.seconds;
+      shortest[is_sequence_parallel ? 1 : 0] = choice.replica.seconds;
     }
-    const bool is_sliced = result.plan()->replicas.front().divides_tokens;
+    const bool is_sliced = result.plan()->replicas.front().is_sequence_parallel;
     EXPECT_EQ(result.plan()->predicted.seconds, std::min(shortest[0], shortest[1])) << seed;
     EXPECT_EQ(is_sliced, shortest[1] < shortest[0]) << seed;
     ++(is_sliced ? sliced : whole);

@@ -94,7 +94,7 @@ ProfiledShape other_shape(uint64_t seed) {
 
 TEST(MeasuredTimes, PredictStepsThatWereNeverMeasured) {
   const ModelConfig config = model_preset("smollm2-135m");
-  for (const auto& [noise, allowed] : {std::pair{0.0, 0.02}, std::pair{0.1, 0.15}}) {
+  for (const auto& [noise, allowed] : {std::pair{0.0, 0.02}, std::pair{0.1, 0.1}}) {
     const MeasuredTimes times(synthetic_profile(config, noise), config, "profile.json");
     for (uint64_t seed = 0; seed < 40; ++seed) {
       const PlannedStep step = planned_step(config, other_shape(seed));
@@ -110,6 +110,71 @@ TEST(MeasuredTimes, PredictStepsThatWereNeverMeasured) {
       for (const auto& [key, seconds] : found.by_operator) sum += seconds;
       EXPECT_NEAR(sum, found.total, 1e-12 * found.total);
     }
+  }
+}
+
+/// What a step takes on a device that is not of the form that is fitted: each call takes a launch at least, beside which all of its work is done.
+struct LaunchedStep {
+  struct Calls {
+    double seconds = 0;
+    int64_t count = 0;
+  };
+  std::map<std::string, Calls> calls;  ///< by profile_key
+  double seconds = 0;                  ///< of all
+  double waited_s = 0;                 ///< of them: for launches that take longer than the work
+};
+
+LaunchedStep launched(const ModelConfig& config, const PlannedStep& step, double launch_s) {
+  const StageShape stage{.last_layer = config.layer_count};
+  const StepOperators operators(config, step);
+  LaunchedStep result;
+  for (const Action& action : step.plan.actions) {
+    for (const Operator* op : operators.of(action)) {
+      const std::string key = profile_key(*op);
+      const std::vector<double> terms = operator_terms(config, stage, *op, operators.counts(action.microbatch));
+      const std::vector<std::string> names = operator_term_names(key);
+      double work_s = 0;
+      for (size_t i = 0; i < names.size(); ++i) {
+        if (names[i] != "1") work_s += true_coefficient(std::hash<std::string>{}(key) % 1000, i, names[i]) * terms[i];
+      }
+      LaunchedStep::Calls& calls = result.calls[key];
+      calls.seconds += std::max(launch_s, work_s);
+      ++calls.count;
+      result.seconds += std::max(launch_s, work_s);
+      result.waited_s += std::max(0.0, launch_s - work_s);
+    }
+  }
+  return result;
+}
+
+/// MX-10: mixes that were never measured.
+TEST(MeasuredTimes, OfADeviceWithATermThatTheModelLacksAreOffByFifteenPercentAtMostOnAverage) {
+  const ModelConfig config = model_preset("smollm2-135m");
+  constexpr uint64_t mixes = 20;
+  for (const double launch_s : {6e-3, 1e-2, 2e-2}) {
+    Profile profile = synthetic_profile(config, 0);
+    std::erase_if(profile.operators, [](const auto& each) { return each.first != round_key; });
+    ModelConfig measured = config;
+    measured.layer_count = profile.layer_count;
+    for (size_t shape = 0; shape < profile.shapes.size(); ++shape) {
+      for (const auto& [key, calls] : launched(measured, planned_step(measured, profile.shapes[shape]), launch_s).calls) {
+        profile.operators[key].push_back({static_cast<int64_t>(shape), calls.count, calls.seconds / static_cast<double>(calls.count), 0, 5});
+      }
+    }
+    const MeasuredTimes times(profile, config, "profile.json");
+    double error = 0, waited = 0;
+    for (uint64_t seed = 0; seed < mixes; ++seed) {
+      const PlannedStep step = planned_step(config, other_shape(9000 + seed));
+      const StepSeconds found = times.step_seconds(config, step);
+      const LaunchedStep truth = launched(config, step, launch_s);
+      const double operators_s = found.total - found.by_operator.at(round_key);  // the round itself has no such term
+      error += std::abs(operators_s / truth.seconds - 1) / static_cast<double>(mixes);
+      waited += truth.waited_s / truth.seconds / static_cast<double>(mixes);
+    }
+    EXPECT_LE(error, 0.15) << launch_s;
+    EXPECT_GT(waited, 0.1) << launch_s << ": it hardly shows";
+    RecordProperty("mean_error_" + std::to_string(std::lround(1e6 * launch_s)) + "_us", std::to_string(error));
+    RecordProperty("waited_" + std::to_string(std::lround(1e6 * launch_s)) + "_us", std::to_string(waited));
   }
 }
 
@@ -213,7 +278,7 @@ TEST(MeasuredTimes, OfDividedTokensAreThoseOfSlicesAndOfTheLink) {
   const MeasuredTimes times(profile, model, "profile.json");
   const StageShape slices{4, 9, false, false, 3, true};
   StageShape whole = slices;
-  whole.divides_tokens = false;
+  whole.is_sequence_parallel = false;
   const MicrobatchCounts counts{.tokens = 301, .labelled = 301, .attention_pairs = 40000, .job_tokens = {301}, .row_parts = 2, .job_atoms = {2}};
   MicrobatchCounts slice = counts;
   slice.tokens = slice.job_tokens[0] = 101;

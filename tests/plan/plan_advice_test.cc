@@ -7,8 +7,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <string>
 #include <utility>
 
+#include "base/quantity_text.h"
 #include "plan/plan_report.h"
 #include "plan/small_problems.h"
 
@@ -17,6 +20,7 @@ namespace {
 
 using testing::HasSubstr;
 using testing::Not;
+using testing::StartsWith;
 
 TEST(MakePlan, SaysWhatWouldFitWhereNothingDoes) {
   const ModelConfig model = model_preset("llama-2-70b");
@@ -59,6 +63,52 @@ TEST(MakePlan, NeedsTheMemoryThatItSaysAndNoLess) {
   }
 }
 
+/// The bytes that stand behind these words.
+int64_t bytes_after(const std::string& text, const std::string& words) {
+  const size_t place = text.find(words);
+  EXPECT_NE(place, std::string::npos) << words << " in " << text;
+  size_t end = 0;
+  const std::string from = place == std::string::npos ? "0 MiB" : text.substr(place + words.size());
+  const double value = std::stod(from, &end);
+  return static_cast<int64_t>(value * static_cast<double>(from.substr(end, 4) == " GiB" ? 1 << 30 : 1 << 20));
+}
+
+/// Rows share microbatches of the budget; and a pipeline need not have as many under way as it has stages.
+TEST(MakePlan, NeedsWithATokenBudgetTheMemoryThatItSaysAndNoLess) {
+  const ModelConfig model = model_preset("tinyllama-1.1b");
+  for (const auto& [nodes, devices] : {std::pair(1, 1), std::pair(1, 3)}) {
+    SCOPED_TRACE(devices);
+    const std::vector<JobShape> jobs = {job_of(model, 0, 8, {2048}, 8), job_of(model, 1, 1, {128}, 8)};
+    PlanOptions options;
+    options.recompute = Recompute::never;
+    options.token_budget = 8192;
+    const auto planned = [&](int64_t bytes) {
+      ClusterSpec cluster = cluster_of(nodes, devices, "A40");
+      cluster.nodes[0].device.memory_bytes = bytes;
+      cluster.nodes[0].device.usable_memory = 1;
+      return make_plan(model, cluster, jobs, options);
+    };
+    const std::string advice = planned(100 << 20).advice;
+    const int64_t needed = bytes_after(advice, "with run.token_budget 8192 a step needs at least ");
+    EXPECT_NE(planned(needed + 1).plan(), nullptr) << advice;
+    EXPECT_EQ(planned(needed - shown_step(needed) - 1).plan(), nullptr) << advice;
+    // The other budget, too, in the first answer.
+    const std::string place = "n: run.token_budget ";
+    ASSERT_THAT(advice, HasSubstr(" in its place would do with "));
+    options.token_budget = std::stoll(advice.substr(advice.find(place) + place.size()));
+    const int64_t less = bytes_after(advice, " in its place would do with ");
+    EXPECT_LT(less, needed);
+    EXPECT_NE(planned(less + 1).plan(), nullptr) << advice;
+  }
+}
+
+TEST(MakePlan, SaysOfShortRowsThatTheSmallestMicrobatchDoesNotFit) {
+  const ModelConfig model = model_preset("llama-2-7b");
+  const std::string advice = make_plan(model, cluster_of(1, 1, "A40", 0.05), {job_of(model, 0, 4, {64}, 8)}).advice;
+  EXPECT_THAT(advice, HasSubstr("n: microbatches of 256 tokens, the smallest token budget, need at least "));
+  EXPECT_THAT(advice, Not(HasSubstr("rows of 256")));
+}
+
 TEST(MakePlan, SaysOfNumbersOfNodesThatAreNoPowersOfTwoTooThatTheyWouldDo) {
   const ModelConfig model = model_preset("llama-2-70b");
   const std::vector<JobShape> jobs = {job_of(model, 0, 8, {512}, 16)};
@@ -91,8 +141,9 @@ TEST(MakePlan, SaysWhichMicrobatchesFitWhereRowsDo) {
   const PlanningResult large = make_plan(model, cluster, jobs, options);
   ASSERT_FALSE(large.chosen.has_value());
   const int64_t reach = large.configurations[0].chunk_tokens;
-  EXPECT_EQ(large.advice, fmt::format("  n: rows of 2048 tokens fit; a microbatch may have up to {0} tokens, as <1,1>.\n"
-                                      "  n: run.token_budget is 65536; 2048 to {0} would do.\n", reach));
+  EXPECT_THAT(large.advice, StartsWith(fmt::format("  n: rows of 2048 tokens fit; a microbatch may have up to {0} tokens, as <1,1>.\n"
+                                                   "  n: run.token_budget is 65536; 2048 to {0} would do.\n"
+                                                   "  n: with run.token_budget 65536 a step needs at least ", reach)));
   options.token_budget = reach;  // what it says holds
   EXPECT_TRUE(make_plan(model, cluster, jobs, options).chosen.has_value());
 

@@ -34,7 +34,7 @@ Plan random_plan(uint64_t seed) {
   for (int64_t r = 0; r < replicas; ++r) {
     PlannedReplica& replica = plan.replicas.emplace_back();
     replica.tensor_parallel = 1 + below(3);
-    replica.divides_tokens = replica.tensor_parallel > 1 && below(2) == 0;
+    replica.is_sequence_parallel = replica.tensor_parallel > 1 && below(2) == 0;
     replica.token_budget = 1 + below(10000);
     replica.longest_row = 1 + below(10000);
     const auto stages = 1 + below(3);
@@ -42,7 +42,7 @@ Plan random_plan(uint64_t seed) {
     for (int64_t s = 0; s < stages; ++s) {
       PlannedStage& stage = replica.stages.emplace_back();
       const int64_t end = layer + 1 + below(5);
-      stage.shape = {layer, end, s == 0, s + 1 == stages, replica.tensor_parallel, replica.divides_tokens};
+      stage.shape = {layer, end, s == 0, s + 1 == stages, replica.tensor_parallel, replica.is_sequence_parallel};
       layer = end;
       for (int64_t i = 0; i < replica.tensor_parallel; ++i)
         stage.devices.push_back({"nodes-" + std::to_string(below(2)), below(9), devices++});
@@ -80,6 +80,18 @@ TEST(PlanJson, OfAnyPlanReadsBackAsThatPlan) {
     EXPECT_EQ(plan_from_json(to_json(plan).dump(), "plan.json"), plan) << seed;
     EXPECT_EQ(plan_from_json(to_json(plan).dump(2), "plan.json"), plan) << seed;
   }
+}
+
+TEST(PlanJson, HasNoCostWhereThereIsNoPrice) {
+  Plan plan = random_plan(1);
+  plan.predicted.cost = 2.5;
+  EXPECT_EQ(to_json(plan)["predicted"]["cost"], 2.5);
+  plan.predicted.cost = 0;
+  nlohmann::ordered_json json = to_json(plan);
+  EXPECT_TRUE(json["predicted"]["cost"].is_null());
+  EXPECT_EQ(plan_from_json(json.dump(), "plan.json"), plan);
+  json["predicted"]["cost"] = 0.0;  // as it was written before
+  EXPECT_EQ(plan_from_json(json.dump(), "plan.json"), plan);
 }
 
 std::string refusal_of(const nlohmann::ordered_json& json) {
@@ -120,8 +132,8 @@ TEST(PlanJson, NamesFileFieldFoundAndAccepted) {
   bad = good;
   bad["replicas"][0]["stages"][0]["devices"] = {{"n", 0, 0}};
   bad["replicas"][0]["tensor_parallel"] = 1;
-  bad["replicas"][0]["divides_tokens"] = true;
-  EXPECT_EQ(refusal_of(bad), "plan.json: replicas[0].divides_tokens: must be false where tensor_parallel is 1, got true");
+  bad["replicas"][0]["sequence_parallel"] = true;
+  EXPECT_EQ(refusal_of(bad), "plan.json: replicas[0].sequence_parallel: must be false where tensor_parallel is 1, got true");
   bad = good;
   bad["replicas"][0]["shards"] = 9;
   EXPECT_THAT(refusal_of(bad), HasSubstr("plan.json: replicas[0].shards: must be as many as the like replicas in a row from here, "));

@@ -3,7 +3,7 @@
 
 #include "base/quantity_text.h"
 #include "plan/cost/stage_memory.h"
-#include "plan/deployment/placement.h"
+#include "plan/placement.h"
 #include "plan/plan_json.h"
 #include "plan/planning_json.h"
 #include "plan/random_planning.h"
@@ -198,7 +198,7 @@ TEST(RejectedAlternatives, ThatDoNotFitHaveTimeMemoryAndTheTermThatOverflowsByHo
 /// Tight problems, so that there are configurations without a chunk and deployments that nobody simulates.
 TEST(RejectedAlternatives, AreNullInJsonWhereNothingIsKnown) {
   int64_t rates = 0, steps = 0;
-  for (uint64_t seed = 260; seed < 270; ++seed) {
+  for (uint64_t seed = 260; seed < 275; ++seed) {
     const PlanningProblem problem = tight_problem(seed, seed % 2 == 0 ? 0.5 : 0.2);
     const PlanningResult result = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
     const nlohmann::ordered_json json = to_json(result);
@@ -261,7 +261,7 @@ TEST(RejectedAlternatives, ConfigurationsHaveTheTimeAndMemoryOfTheirChunkAndWhat
     for (const ConsideredConfiguration& each : result.configurations) {
       const StageMachine machine{group.device, problem.cluster.link_of(group, each.tensor_parallel), problem.options.dtype};
       const MicrobatchCounts counts = even_microbatch(1, std::max<int64_t>(64, each.chunk_tokens), shares);
-      const std::vector<StageShape> stages = even_stages(problem.model, each.pipeline_stages, each.tensor_parallel, each.divides_tokens);
+      const std::vector<StageShape> stages = even_stages(problem.model, each.pipeline_stages, each.tensor_parallel, each.is_sequence_parallel);
       const int64_t sent = largest_slice(counts.tokens, stages.front());
       int64_t fullest = 0;
       const LinkSpec between = problem.cluster.link_of(group, each.tensor_parallel * each.pipeline_stages);

@@ -49,7 +49,7 @@ TEST(PlanReplica, OfDividedTokensWaitsForEveryCollective) {
   std::vector<JobShape> jobs;
   for (int32_t j = 0; j < 2; ++j) jobs.push_back(job_of(model, j, 4, {256}, 16));
   const ClusterSpec cluster = cluster_of(1, 2, "RTX4090", 2);
-  PlannedReplica replica{.tensor_parallel = 2, .divides_tokens = true, .token_budget = 4096, .rows = typical_step(jobs)};
+  PlannedReplica replica{.tensor_parallel = 2, .is_sequence_parallel = true, .token_budget = 4096, .rows = typical_step(jobs)};
   replica.stages = {{.shape = {0, model.layer_count, true, true, 2, true}, .devices = {{"n", 0, 0}, {"n", 0, 1}}}};
   const PlanOptions options;
   ReplicaPlanner planner(model, cluster, cluster.nodes[0], jobs, options, false);

@@ -27,18 +27,18 @@ TEST(BalancedStages, AreCutByWhatLayersOfDividedTokensTake) {
   const int64_t tokens = 4096, no_limit = std::numeric_limits<int64_t>::max();
   const size_t everything = prices.jobs_number({0});
   const MicrobatchCounts counts = even_microbatch(1, tokens, {1});
-  const auto slowest = [&](int64_t cut, bool divides_tokens) {
+  const auto slowest = [&](int64_t cut, bool is_sequence_parallel) {
     const auto of = [&](const StageShape& stage) { return prices.at(stage, everything).seconds(counts).total(); };
-    return std::max(of({0, cut, true, false, 4, divides_tokens}), of({cut, model.layer_count, false, true, 4, divides_tokens}));
+    return std::max(of({0, cut, true, false, 4, is_sequence_parallel}), of({cut, model.layer_count, false, true, 4, is_sequence_parallel}));
   };
   std::vector<int64_t> best;
-  for (const bool divides_tokens : {false, true}) {
-    const std::vector<StageShape> cut = balanced_stages(model, jobs, 2, 4, tokens, prices, no_limit, {}, divides_tokens);
+  for (const bool is_sequence_parallel : {false, true}) {
+    const std::vector<StageShape> cut = balanced_stages(model, jobs, 2, 4, tokens, prices, no_limit, {}, is_sequence_parallel);
     ASSERT_EQ(cut.size(), 2u);
-    for (const StageShape& stage : cut) EXPECT_EQ(stage.divides_tokens, divides_tokens);
-    double least = slowest(1, divides_tokens);
-    for (int64_t other = 2; other < model.layer_count; ++other) least = std::min(least, slowest(other, divides_tokens));
-    EXPECT_NEAR(slowest(cut.front().last_layer, divides_tokens) / least, 1, 1e-9);
+    for (const StageShape& stage : cut) EXPECT_EQ(stage.is_sequence_parallel, is_sequence_parallel);
+    double least = slowest(1, is_sequence_parallel);
+    for (int64_t other = 2; other < model.layer_count; ++other) least = std::min(least, slowest(other, is_sequence_parallel));
+    EXPECT_NEAR(slowest(cut.front().last_layer, is_sequence_parallel) / least, 1, 1e-9);
     best.push_back(cut.front().last_layer);
   }
   EXPECT_LT(best[0], best[1]) << "bottlenecks take less time where tokens are divided";

@@ -12,8 +12,10 @@
 #include "plan/cost/priced_stage.h"
 #include "plan/cost/replica_costs.h"
 #include "plan/cost/stage_memory.h"
+#include "schedule/pipeline/one_f_one_b.h"
 #include "schedule/pipeline/pipeline_cluster.h"
 #include "schedule/resident_memory.h"
+#include "schedule/small_model.h"
 
 namespace cotune {
 namespace {
@@ -61,7 +63,7 @@ TEST(StageSeconds, OfSequenceParallelRanksCommunicateForAsLongAndForLorasColumns
   const MicrobatchCounts counts = even_microbatch(4, 200, {1});
   StageShape stage{9, 22, false, true, 2};
   const StageSeconds whole = PricedStage(model, stage, lora_in_every_layer(model, 0, 16), machine).collectives(counts);
-  stage.divides_tokens = true;
+  stage.is_sequence_parallel = true;
   const StageSeconds slices = PricedStage(model, stage, lora_in_every_layer(model, 0, 16), machine).collectives(counts);
   EXPECT_NEAR(slices.forward / whole.forward, 1, 1e-12);
   const double columns = 13 * 2 * 16;  // q's and v's of each layer
@@ -96,7 +98,7 @@ TEST(CollectiveSeconds, OfDividedTokensAreThoseOfTheBytesThatRanksSendInARing) {
       const double reduce = 2 * scatter(h);
       EXPECT_NEAR(priced(Direction::forward) / (4 * reduce), 1, 1e-12);
       EXPECT_NEAR(priced(Direction::backward) / (3 * reduce), 1, 1e-12);
-      stage.divides_tokens = true;
+      stage.is_sequence_parallel = true;
       EXPECT_NEAR(priced(Direction::forward) / (4 * (gather(h) + scatter(h))), 1, 1e-12);
       // Of q, v and down LoRA's q and v ride; nothing gathers an error for o alone, which input gradients go through all the same.
       const double upper = gather(h) + scatter(h) + gather(h) + scatter(h + 32), lowest = gather(h) + scatter(h) + gather(h) + scatter(32);
@@ -205,6 +207,15 @@ TEST(EvenMicrobatch, SharesOutAllTokens) {
 TEST(PipelineSeconds, AreThePapersFormulas) {
   const std::vector<double> equal(4, 1.0);
   EXPECT_EQ(pipeline_seconds(equal, 8), 22);  // 2(S − 1)λ + 2Cλ
+  for (const int32_t stages : {1, 2, 4, 8}) {
+    for (const int32_t microbatches : {1, 3, 8}) {
+      const PipelineWork work = uniform_work(stages, 1, microbatches, 1, {.forward_s = 1, .backward_s = 1});
+      const auto simulated = ComputeGraph(work, {}).times(one_f_one_b(work, BatchBoundary::flush));
+      ASSERT_TRUE(simulated);
+      EXPECT_DOUBLE_EQ(makespan_s(*simulated), pipeline_seconds(std::vector<double>(static_cast<size_t>(stages), 1.0), microbatches))
+          << stages << " stages, " << microbatches << " microbatches";
+    }
+  }
   EXPECT_EQ(pipeline_seconds(std::vector<double>{3, 1, 2}, 4), 2 * (3 + 1) + 2 * 4 * 3);
   EXPECT_EQ(pipeline_seconds({}, 4), 0);
   EXPECT_EQ(even_chunks_seconds(2, 5, 3), 14);

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "base/error.h"
 #include "schedule/random_batches.h"
@@ -50,36 +49,42 @@ TEST(ChunkSizeFor, DividesWhatNoLargerPowerOfTwoDoes) {
   }
 }
 
-/// Keys and values that chunks after a row's first read again.
-int64_t tokens_read_again(const BatchShape& batch, int64_t chunk_size) {
+StepPlan chunked_step(const BatchShape& batch, int64_t chunk_size, int64_t token_budget) {
+  return plan_step(std::span(&batch, 1), {.layout = Layout::chunked, .token_budget = token_budget, .chunk_size = chunk_size});
+}
+
+/// Keys and values that the microbatches of a step read of rows that began in others.
+int64_t tokens_read_again(const StepPlan& plan) {
   int64_t tokens = 0;
-  for (const Atom& atom : cut_into_atoms(batch, {.layout = Layout::chunked, .chunk_size = chunk_size})) {
-    for (const Segment& segment : atom.segments) tokens += segment.position;
+  for (const Microbatch& microbatch : plan.microbatches) {
+    for (const RowPart& part : row_parts(microbatch)) tokens += part.position;
   }
   return tokens;
 }
 
-/// The longest row is whole chunks of every size, so all sizes cut the same packed rows.
-TEST(ChunkSize, OfFixedPackedRowsPadsMoreAndReadsLessAgainTheLargerItIs) {
-  int64_t padded_more = 0, read_less = 0;
+/// The longest row is whole chunks of every size, so all sizes cut the same packed rows. What is executed together is up to 256 tokens
+/// (atom_tokens) of chunks and more: smaller chunks pad less, and read nothing again for it.
+TEST(ChunkSize, OfFixedPackedRowsPadsMoreTheLargerItIsAndReadsEquallyMuchAgain) {
+  int64_t padded_more = 0;
   for (uint64_t seed = 0; seed < 200; ++seed) {
     Dice dice(seed);
     BatchShape batch{.row_lengths = {512 * dice.between(1, 3)}};
     for (int64_t row = dice.between(0, 12); row > 0; --row) batch.row_lengths.push_back(dice.between(1, batch.row_lengths[0]));
-    int64_t padded_before = 0, read_before = std::numeric_limits<int64_t>::max();
+    const int64_t read_by_atoms = tokens_read_again(chunked_step(batch, 16, atom_tokens));
+    EXPECT_GE(read_by_atoms, atom_tokens) << seed << ": the longest row is two atoms at least";
+    int64_t padded_before = 0;
     for (const int64_t chunk : {16, 32, 64, 128, 256, 512}) {
-      const StepPlan plan = plan_step(std::span(&batch, 1), {.layout = Layout::chunked, .token_budget = 2048, .chunk_size = chunk});
-      const int64_t padded = count_tokens(plan).front().pad_to_chunk, read = tokens_read_again(batch, chunk);
+      const StepPlan plan = chunked_step(batch, chunk, 2048);
+      const int64_t padded = count_tokens(plan).front().pad_to_chunk;
       EXPECT_GE(padded, padded_before) << seed << " " << chunk;
-      EXPECT_LE(read, read_before) << seed << " " << chunk;
       padded_more += padded > padded_before ? 1 : 0;
-      read_less += read < read_before ? 1 : 0;
       padded_before = padded;
-      read_before = read;
+      EXPECT_EQ(tokens_read_again(plan), 0) << seed << " " << chunk << ": a packed row of at most 1,536 tokens is in one microbatch";
+      if (chunk > atom_tokens) continue;
+      EXPECT_EQ(tokens_read_again(chunked_step(batch, chunk, atom_tokens)), read_by_atoms) << seed << " " << chunk;
     }
   }
   EXPECT_GT(padded_more, 400);
-  EXPECT_GT(read_less, 400);
 }
 
 }  // namespace

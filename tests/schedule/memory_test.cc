@@ -412,7 +412,7 @@ TEST(PredictMemory, OfRanksThatDivideTheTokensLeavesOutTheStreamOfTheOthers) {
   MemoryFacts whole;
   whole.ranks = whole.tensor_parallel = 2;
   MemoryFacts slices = whole;
-  slices.divides_tokens = true;
+  slices.is_sequence_parallel = true;
   const int64_t stream = 4 * config.hidden_size, norms = 2 * (2 * config.hidden_size + 4);  // bytes of a token: it, and a layer's inputs and 1/rms
   for (const bool recompute : {false, true}) {
     const PackingPolicy policy{.token_budget = 4096, .recompute = recompute, .layer_count = config.layer_count};
@@ -436,10 +436,10 @@ TEST(PredictMemory, OfAProcessThatDividesTheTokensHasRoomForASliceOfOneJobsRows)
   }
   MemoryFacts facts;
   facts.ranks = facts.tensor_parallel = ranks;
-  facts.divides_tokens = true;
+  facts.is_sequence_parallel = true;
   facts.process_stages = {whole_model(config)};
   facts.process_stages.front().tensor_parallel = ranks;
-  facts.process_stages.front().divides_tokens = true;
+  facts.process_stages.front().is_sequence_parallel = true;
   const JobFootprint lora = lora_job(config, 0, 16, 12, longest);  // three slices of the four
   const PackingPolicy policy{.token_budget = 4096, .layer_count = config.layer_count};
   const auto kept = [&](const std::vector<JobFootprint>& jobs) { return predict_memory(config, jobs, policy, facts).activations; };

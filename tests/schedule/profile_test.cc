@@ -125,6 +125,35 @@ TEST(Profile, OfOtherConditionsIsRefusedWithWhatDiffers) {
   }
 }
 
+TEST(Profile, OfAnyOtherConditionIsRefusedAndSaysWhich) {
+  const Profile profile = some_profile();
+  struct Change {
+    const char* line;
+    void (*make)(ProfileFingerprint&);
+  };
+  const std::vector<Change> changes{
+      {"device: the profile has a \"processor\", here it is another", [](ProfileFingerprint& here) { here.device = "another"; }},
+      {"kernels: the profile has amx_bf16, here it is avx2", [](ProfileFingerprint& here) { here.kernels = "avx2"; }},
+      {"libraries: the profile has torch 2, here it is torch 3", [](ProfileFingerprint& here) { here.libraries = "torch 3"; }},
+      {"model: the profile has hidden 8, here it is hidden 9", [](ProfileFingerprint& here) { here.model = "hidden 9"; }},
+      {"dtype: the profile has bfloat16, here it is float32", [](ProfileFingerprint& here) { here.dtype = "float32"; }},
+      {"threads: the profile has 2, here it is 3", [](ProfileFingerprint& here) { here.threads = 3; }},
+      {"ranks: the profile has 1, here it is 2", [](ProfileFingerprint& here) { here.ranks = 2; }},
+      {"tensor_parallel: the profile has 1, here it is 4", [](ProfileFingerprint& here) { here.tensor_parallel = 4; }}};
+  ProfileFingerprint all_other = profile.fingerprint;
+  for (const Change& change : changes) {
+    ProfileFingerprint here = profile.fingerprint;
+    change.make(here);
+    change.make(all_other);
+    EXPECT_EQ(differences(profile.fingerprint, here), std::vector<std::string>{change.line});
+    EXPECT_THROW(check_fingerprint(profile, here, "profile.json"), UserError) << change.line;
+  }
+  EXPECT_EQ(differences(profile.fingerprint, all_other).size(), changes.size());
+  // A field that is not among these does not compile here.
+  const auto& [device, kernels, libraries, model, dtype, threads, ranks, tensor_parallel] = profile.fingerprint;
+  EXPECT_EQ((ProfileFingerprint{device, kernels, libraries, model, dtype, threads, ranks, tensor_parallel}), profile.fingerprint);
+}
+
 TEST(Profile, ShapesMeasureEveryMethod) {
   std::set<AdapterMethod> measured;
   for (const ProfiledShape& shape : canonical_shapes(8192)) {

@@ -11,7 +11,7 @@ namespace {
 StageShape in_slices(const ModelConfig& config, int64_t ranks) {
   StageShape stage = whole_model(config);
   stage.tensor_parallel = ranks;
-  stage.divides_tokens = true;
+  stage.is_sequence_parallel = true;
   return stage;
 }
 
@@ -68,7 +68,7 @@ TEST(SequenceParallelOperators, SendWhatAllReducesSendAndLorasColumns) {
   const ModelConfig config = small_model();
   const StageShape slices = in_slices(config, 2);
   StageShape whole = slices;
-  whole.divides_tokens = false;
+  whole.is_sequence_parallel = false;
   std::vector<AdapterShape> adapters = lora_everywhere(config, 0, 4);
   for (const AdapterShape& each : lora_everywhere(config, 1, 6)) adapters.push_back(each);
   for (const Direction direction : {Direction::forward, Direction::backward}) {
@@ -151,7 +151,7 @@ TEST(SequenceParallelOperators, KeepASliceOfTheStream) {
   const MicrobatchCounts counts{.tokens = 101, .job_tokens = {101}};
   const auto kept = [&](int64_t ranks, bool divides) {
     StageShape stage = in_slices(config, ranks);
-    stage.divides_tokens = divides;
+    stage.is_sequence_parallel = divides;
     int64_t bytes = 0;
     for (const Operator& op : stage_operators(config, stage, lora_everywhere(config, 0, 4), Direction::forward)) {
       bytes += saved_bytes(config, stage, op, counts, 2);

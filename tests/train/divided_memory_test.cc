@@ -38,10 +38,10 @@ TEST(DividedMemory, KnowsReplicasAndWhetherRanksAreProcesses) {
   ASSERT_EQ(replicas.replicas.size(), 2u);
   EXPECT_EQ(replicas.replicas[1], (MemoryFacts::Replica{2, 2, divided.stages}));
   set_division(threads, *parse_parallel("tp=2,seq"), RankOrder::automatic, Interleave::never, {});
-  EXPECT_TRUE(threads.divides_tokens);
+  EXPECT_TRUE(threads.is_sequence_parallel);
   set_division(replicas, *parse_parallel("dp=1+tp=2,seq"), RankOrder::automatic, Interleave::never, {});
-  EXPECT_FALSE(replicas.divides_tokens);
-  EXPECT_TRUE(replicas.replicas[1].divides_tokens);
+  EXPECT_FALSE(replicas.is_sequence_parallel);
+  EXPECT_TRUE(replicas.replicas[1].is_sequence_parallel);
 }
 
 TEST(DividedMemory, OfOneProcessIsThatOfItsOwnStages) {

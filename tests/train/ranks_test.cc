@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <future>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -305,6 +306,27 @@ TEST(RunOnRanks, HidesPlanningBehindTheRoundsBefore) {
   EXPECT_LT(summary.planning_exposed_seconds - usage.first->planning_exposed_seconds.value(), 0.5 * later_s);
 }
 
+/// What the rounds on ranks are like: whether jobs share microbatches, and what is padded.
+class PackingOfRanks : public RunObserver {
+ public:
+  void on_ranks(const ReplicaPlans& plans, const RankTimes&, double, bool is_evaluation) override {
+    if (is_evaluation) return;
+    for (const RankPlan& replica : plans.replicas) {
+      for (const StepPlan& plan : replica.rounds) {
+        for (const Microbatch& microbatch : plan.microbatches) {
+          std::set<int32_t> jobs;
+          for (const Atom& atom : microbatch.atoms) jobs.insert(atom.job);
+          ++microbatches;
+          of_several_jobs += jobs.size() > 1 ? 1 : 0;
+        }
+        for (const TokenCounts& counts : count_tokens(plan)) tokens += counts;
+      }
+    }
+  }
+  int64_t microbatches = 0, of_several_jobs = 0;
+  TokenCounts tokens;
+};
+
 /// MuxTune §2.4: tasks (what is fused), operators (what is computed beside an all-reduce) and data (how lengths are aligned), each on or off.
 TEST(RunOnRanks, TrainTheSameWithEveryCombinationOfTheThreeLevels) {
   const std::vector<JobSpec> specs = mixed_jobs(4);
@@ -324,9 +346,15 @@ TEST(RunOnRanks, TrainTheSameWithEveryCombinationOfTheThreeLevels) {
         options.parts[2] = parts;
         run.backbone = parts.front();
         CountsClocks clocks;
-        options.observers = {&clocks};
+        PackingOfRanks packing;
+        options.observers = {&clocks, &packing};
         const RunSummary summary = run.trainer(specs, options)->run();
         expect_equal_adapters(run, one, specs);
+        // The switches do what they say.
+        EXPECT_GT(packing.microbatches, 0);
+        EXPECT_EQ(packing.of_several_jobs > 0, tasks == Sharing::hybrid);
+        EXPECT_EQ(packing.tokens.pad_to_row + packing.tokens.pad_to_mix > 0, data == Layout::padded);
+        EXPECT_EQ(packing.tokens.pad_to_chunk > 0, data == Layout::chunked);
         for (const auto& [job, losses] : expected.losses) {
           const std::vector<double>& own = summary.losses.at(job);
           ASSERT_EQ(own.size(), losses.size());

@@ -72,6 +72,17 @@ TEST_F(TwoStages, AreCorrectedEachByWhatItTook) {
   EXPECT_NEAR(refit.settled_ratio(), 2.5 + 4 * 0.1 / (2 * 2.5 * 3), 1e-3);
 }
 
+TEST_F(TwoStages, SayHowLongBackwardsTookBesideForwards) {  // MX-15
+  PriceRefit refit({2});
+  run(refit, {9, 9}, 500);  // warms up
+  EXPECT_EQ(refit.measured().forward, 0);
+  EXPECT_EQ(refit.measured().backward, 0);
+  for (int i = 0; i < 3; ++i) run(refit, {2, 3}, 90);
+  // Forwards of 1 + 2 + 3 + 4 each; what is run again for a backward is part of it.
+  EXPECT_NEAR(refit.measured().forward, 3 * ((2 * 10 + 4 * 0.1) + (3 * 10 + 4 * 0.1)), 1e-9);
+  EXPECT_NEAR(refit.measured().backward, 3 * ((2 * 20 + 4 * 0.1) + (3 * 20 + 4 * 0.1)), 1e-9);
+}
+
 TEST_F(TwoStages, CountHowFarPredictionsWereOffBeforeAndAfter) {
   PriceRefit refit({2});
   run(refit, {1, 1}, 500);

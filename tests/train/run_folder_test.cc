@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "jobs/jobs_file.h"
+#include "train/checkpoint.h"
+#include "train/lost_checkpoints.h"
 #include "train/metrics_file.h"
 
 namespace cotune::testing {
@@ -41,6 +44,20 @@ const std::string two_jobs =
     "  - {name: a, data: {train: a.jsonl}, adapter: {r: 4, target_modules: all-linear}, train: {lr: 1e-3}}\n"
     "  - {name: b, data: {train: b.jsonl}, adapter: {method: bottleneck}}\n";
 
+/// A whole one of no adapter, of the state's step.
+void write_newest_checkpoint(const fs::path& job_folder, const JobState& state) {
+  const std::string name = "step-" + std::to_string(state.step);
+  fs::create_directories(job_folder / name);
+  std::string checksums;
+  for (const char* file : {"adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors", "state.json"}) {
+    const std::string bytes = state.to_json();
+    write_file_atomically(job_folder / name / file, bytes);
+    checksums += std::string(checksums.empty() ? "{" : ",") + "\"" + file + "\":\"" + checksum(bytes) + "\"";
+  }
+  write_file_atomically(job_folder / name / "checksums.json", checksums + "}");
+  write_file_atomically(job_folder / "latest", name + "\n");
+}
+
 TEST_F(RunFolderTest, IsHeldByOneAtATime) {
   {
     RunFolder first(path, RunFolder::Start::fresh);
@@ -53,6 +70,20 @@ TEST_F(RunFolderTest, IsHeldByOneAtATime) {
     }
   }
   RunFolder again(path, RunFolder::Start::fresh);
+}
+
+TEST_F(RunFolderTest, ThatCannotBeMadeIsTheUsersMistakeAndSeenBefore) {
+  fs::create_directories(path / "locked" / "lock");
+  fs::create_directory_symlink("nowhere", path / "link");
+  write_file_atomically(path / "file", "mine");
+  for (const fs::path& place : {path / "locked", path / "link", path / "link" / "below", path / "file", fs::path("/proc/none")}) {
+    Diagnostics mistakes;
+    RunFolder::look(place, RunFolder::Start::fresh, mistakes);
+    EXPECT_EQ(mistakes.size(), 1u) << place;
+    EXPECT_THROW(RunFolder(place, RunFolder::Start::fresh), UserError) << place;
+  }
+  EXPECT_FALSE(fs::exists(path / "nowhere"));
+  EXPECT_TRUE(fs::is_symlink(path / "link"));
 }
 
 TEST_F(RunFolderTest, IsAsItWasWhereTheRunHasNotBegun) {
@@ -105,6 +136,26 @@ TEST_F(RunFolderTest, WhoseCheckpointsAreGoneIsRefusedBeforeAnythingIsChanged) {
   EXPECT_THROW(RunFolder(path, RunFolder::Start::resume).begin(record_of(two_jobs)), UserError);
   EXPECT_TRUE(fs::exists(path / "summary.json"));
   EXPECT_TRUE(fs::exists(path / "jobs" / "b" / "step-1"));
+}
+
+/// Saving a best checkpoint ended after `latest` had moved.
+TEST_F(RunFolderTest, NamesTheBestOfJobsThatKeepOneBeforeItRemovesCheckpoints) {
+  const RunRecord record = record_of(
+      "  - {name: a, data: {train: a.jsonl, eval: a.jsonl}, adapter: {r: 4}, train: {load_best: true}}\n"
+      "  - {name: b, data: {train: b.jsonl, eval: b.jsonl}, adapter: {r: 4}}\n");
+  RunFolder(path, RunFolder::Start::fresh).begin(record);
+  JobState state;
+  state.step = state.best_step = 2;
+  for (const char* job : {"a", "b"}) {
+    const fs::path folder = path / "jobs" / job;
+    fs::create_directories(folder / "step-1");
+    write_newest_checkpoint(folder, state);
+    write_file_atomically(folder / "best", "step-1\n");
+  }
+  RunFolder(path, RunFolder::Start::resume).begin(record);
+  EXPECT_EQ(best_checkpoint(path / "jobs" / "a")->filename(), "step-2");
+  EXPECT_FALSE(fs::exists(path / "jobs" / "a" / "step-1"));
+  EXPECT_EQ(best_checkpoint(path / "jobs" / "b")->filename(), "step-1");
 }
 
 TEST_F(RunFolderTest, ThatWasRemovedOrMovedIsNotWrittenToAnyMore) {
@@ -226,12 +277,88 @@ TEST_F(RunFolderTest, MetricsGoOnFromTheCheckpoints) {
   const std::string dropped = usage(4) + line("sample", "a", 2) + line("sample", "d", 0) + line("step", "a", 3) + line("evaluation", "b", 1) + line("checkpoint", "a", 3) +
                               line("end", "a", 2) + line("step", "c", 1) + "{\"event\":\"step\",\"jo";
   write_file_atomically(file, kept + dropped);
-  trim_metrics(file, {{"a", {2, 2}}, {"b", {1, -1}}, {"d", {0, -1}}});
+  EXPECT_EQ(trim_metrics(file, {{"a", {2, 2}}, {"b", {1, -1}}, {"d", {0, -1}}}), "");
   EXPECT_EQ(read_file(file), kept + line("checkpoint", "a", 2));
-  trim_metrics(file, {{"a", {2, 2}}, {"b", {1, -1}}});
+  EXPECT_EQ(trim_metrics(file, {{"a", {2, 2}}, {"b", {1, -1}}}), "");
   EXPECT_EQ(read_file(file), kept + line("checkpoint", "a", 2));
-  trim_metrics(path / "none.jsonl", {});
+  write_file_atomically(file, kept + "\xff\n" + line("checkpoint", "a", 2));
+  EXPECT_THAT(trim_metrics(file, {{"a", {2, 2}}, {"b", {1, -1}}}),
+              ::testing::EndsWith("metrics.jsonl:11: is not as `cotune train` writes it; the line was dropped"));
+  EXPECT_EQ(read_file(file), kept + line("checkpoint", "a", 2));
+  write_file_atomically(file, "{\n" + kept + "[]\n{\"event\":\"step\"}\n" + line("checkpoint", "a", 2));
+  EXPECT_THAT(trim_metrics(file, {{"a", {2, 2}}, {"b", {1, -1}}}), HasSubstr("metrics.jsonl:1: is not as `cotune train` writes it; it and 2 other lines"));
+  EXPECT_EQ(trim_metrics(path / "none.jsonl", {}), "");
   EXPECT_FALSE(fs::exists(path / "none.jsonl"));
+}
+
+TEST_F(RunFolderTest, MetricsTellHowFarAJobHasCome) {
+  fs::create_directories(path);
+  const fs::path file = path / "metrics.jsonl";
+  EXPECT_TRUE(noted_progress(file).empty());
+  write_file_atomically(file,
+                        R"({"event":"checkpoint","job":"a","step":3})" "\n" R"({"event":"step","job":"a","step":5})" "\n{\n"
+                        R"({"event":"checkpoint","job":"a","step":4})" "\n" R"({"event":"start","job":"b","step":0})" "\n"
+                        R"({"event":"usage","steps":9})" "\n" R"({"event":"step","job":"b","step":7)");
+  const auto noted = noted_progress(file);
+  ASSERT_EQ(noted.size(), 2u);
+  EXPECT_EQ(noted.at("a").newest_step, 5);
+  EXPECT_EQ(noted.at("a").newest_checkpoint, 4);
+  EXPECT_EQ(noted.at("b").newest_step, 0);
+  EXPECT_EQ(noted.at("b").newest_checkpoint, std::nullopt);
+}
+
+TEST_F(RunFolderTest, ThatWasKilledWhileSavingLosesWhatWasNotSavedAndNothingElse) {
+  const RunRecord record = record_of(two_jobs);
+  RunFolder(path, RunFolder::Start::fresh).begin(record);
+  JobState state;
+  state.step = 2;
+  write_newest_checkpoint(path / "jobs" / "a", state);
+  write_file_atomically(path / "metrics.jsonl", R"({"event":"step","job":"a","step":4})" "\n");
+  for (const char* name : {"step-4", "step-5", "step-1.keep"}) fs::create_directories(path / "jobs" / "a" / name);
+  RunFolder(path, RunFolder::Start::resume).begin(record);
+  EXPECT_FALSE(fs::exists(path / "jobs" / "a" / "step-4"));
+  EXPECT_TRUE(fs::exists(path / "jobs" / "a" / "step-5"));
+  EXPECT_TRUE(fs::exists(path / "jobs" / "a" / "step-1.keep"));
+}
+
+/// What keeps a job of the run from beginning again.
+std::string lost_checkpoints(const fs::path& run, const std::vector<std::string>& jobs = {"a", "b"}) {
+  Diagnostics mistakes;
+  check_lost_checkpoints(run, jobs, mistakes);
+  std::string text;
+  for (const Diagnostic& mistake : mistakes.items()) text += mistake.to_string() + "\n";
+  return text;
+}
+
+TEST_F(RunFolderTest, WithoutTheNamesOfCheckpointsTellsOfThoseThatWereSaved) {
+  JobState state;
+  state.step = 2;
+  const fs::path a = path / "jobs" / "a", metrics = path / "metrics.jsonl";
+  write_newest_checkpoint(a, state);
+  EXPECT_EQ(lost_checkpoints(path), "");
+  fs::remove(a / "latest");
+  EXPECT_EQ(lost_checkpoints(path), "") << "a kill came between the first checkpoint and its name";
+  write_file_atomically(metrics, R"({"event":"checkpoint","job":"a","step":2})" "\n");
+  EXPECT_EQ(lost_checkpoints(path), (a / "latest").string() + ": is missing, though job `a` has saved checkpoints (metrics.jsonl tells of one of step 2); " +
+                                        (a / "step-2").string() + " is whole: `echo step-2 > " + (a / "latest").string() + "` goes on from it\n");
+  EXPECT_EQ(lost_checkpoints(path, {"b"}), "");
+  fs::remove_all(path / "jobs");
+  EXPECT_THAT(lost_checkpoints(path), HasSubstr("no other checkpoint of the job is whole: `mkdir -p " + a.string() + " && echo none > "));
+  fs::create_directories(a);
+  write_file_atomically(a / "latest", "none\n");
+  EXPECT_EQ(lost_checkpoints(path), "");
+  fs::remove(metrics);
+  fs::remove(a / "latest");
+  state.step = 1;
+  write_newest_checkpoint(a, state);
+  state.step = 2;
+  write_newest_checkpoint(a, state);
+  fs::remove(a / "latest");
+  EXPECT_THAT(lost_checkpoints(path), HasSubstr("step-1 are whole: ")) << "two are no kill's";
+  fs::remove_all(a / "step-1");
+  EXPECT_EQ(lost_checkpoints(path), "");
+  write_file_atomically(a / "previous", "step-1\n");
+  EXPECT_THAT(lost_checkpoints(path), HasSubstr("step-2 is whole: "));
 }
 
 }  // namespace

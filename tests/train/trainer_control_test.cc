@@ -192,6 +192,71 @@ TEST(RunControlled, AnAddedJobTrainsAsItDoesAloneAndChangesNobody) {
   EXPECT_EQ(summary.plans[1].cause, "`bottleneck` joins, `long` joins") << "planned anew";
 }
 
+/// MX-6: the backbone is not loaded again, nor moved.
+TEST(RunControlled, AJobThatJoinsAndOneThatLeavesChangeNobodyAndLeaveTheWeightsWhereTheyAre) {
+  std::vector<JobSpec> specs{small_job("stays", AdapterMethod::lora, 1, 20), small_job("leaves", AdapterMethod::bottleneck, 2, 20),
+                             small_job("joins", AdapterMethod::lora, 3, 15)};
+  specs[0].adapter.dropout = 0.2;
+  const Undisturbed alone({specs[0]}), joining({specs[2]});
+  SmallRun run("joins-and-leaves", dtype());
+  struct Weights {
+    const void *first, *last, *norm;
+    int64_t bytes, alive, peak;
+    bool operator==(const Weights&) const = default;
+  };
+  const auto weights = [&] {
+    const Backbone& backbone = *run.backbone;
+    const MemoryUsage usage = memory_usage();
+    const auto kind = static_cast<size_t>(MemoryKind::weights);
+    const auto place = [](const FrozenProduct& product) { return product.form(WeightForm::forward).const_data_ptr(); };
+    return Weights{place(*backbone.layer(0).qkv), place(*backbone.layer(1).down), backbone.layer(1).mlp_norm.const_data_ptr(),
+                   backbone.weight_bytes(), usage.bytes[kind], usage.peak_bytes[kind]};
+  };
+  reset_memory_peaks();
+  const Weights before = weights();
+  EXPECT_TRUE(!test_device().is_cpu() || before.peak >= before.bytes) << before.peak;
+  int64_t leaves_at = 0;
+  Script script;
+  script.at("stays", 4, [&](Trainer&, TrainingJob&) { EXPECT_EQ(weights(), before) << "two jobs have made steps"; });
+  script.at("stays", 5, [&](Trainer& trainer, TrainingJob& job) {
+    EXPECT_EQ(job.state().step, 5);
+    std::vector<std::unique_ptr<TrainingJob>> jobs;
+    jobs.push_back(run.job(2, specs[2]));
+    trainer.add_jobs(std::move(jobs));
+  });
+  script.at("joins", 2, [&](Trainer& trainer, TrainingJob&) {
+    EXPECT_LT(Script::job(trainer, "stays").state().step, 10);
+    EXPECT_EQ(weights(), before) << "one has joined";
+  });
+  script.at("stays", 10, [&](Trainer& trainer, TrainingJob&) {
+    TrainingJob& job = Script::job(trainer, "leaves");
+    leaves_at = job.state().step;
+    trainer.cancel_job(job);
+  });
+  script.at("stays", 12, [&](Trainer& trainer, TrainingJob&) {
+    EXPECT_EQ(Script::job(trainer, "leaves").state().status, JobStatus::cancelled);
+    EXPECT_EQ(weights(), before) << "one has left";
+  });
+  auto trainer = run.trainer({specs[0], specs[1]}, with(script));
+  const RunSummary summary = trainer->run();
+  EXPECT_TRUE(script.is_done());
+  EXPECT_EQ(leaves_at, 10);
+  EXPECT_EQ(weights(), before) << "at the end";
+  expect_same_jobs(run, alone, {"stays"});
+  expect_same_jobs(run, joining, {"joins"});
+  const std::vector<double>& losses = summary.losses.at(0);
+  const std::vector<double>& expected = alone.losses.at("stays");
+  ASSERT_EQ(losses.size(), 20u);
+  ASSERT_EQ(expected.size(), 20u);
+  for (size_t step = 0; step < losses.size(); ++step) {
+    if (bits_are_equal()) {
+      EXPECT_EQ(losses[step], expected[step]) << step;
+    } else {
+      EXPECT_NEAR(losses[step], expected[step], 1e-10) << step;
+    }
+  }
+}
+
 TEST(RunControlled, ACancelledJobKeepsACheckpointAndChangesNobody) {
   const std::vector<JobSpec> specs = busy_jobs(7);
   const Undisturbed undisturbed({specs[0], specs[1], specs[3]});

@@ -13,13 +13,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(HtmlText, MeansItsCharactersAndNothingElse) {
-  EXPECT_EQ(html_text("<a href=\"x\">'&'</a>"), "&lt;a href=&quot;x&quot;&gt;&#39;&amp;&#39;&lt;/a&gt;");
-  EXPECT_EQ(html_text("a\nb\x1b\x7f"), "a b  ");
-  EXPECT_EQ(html_text("a\n\tb\r", true), "a\n\tb ");
-  EXPECT_EQ(html_text("\xff" "größe"), "\uFFFDgröße");
-}
-
 TEST(LineChart, LeavesOutPointsThatAreNotFinite) {
   const LineChart chart{.title = "loss", .curves = {{.name = "a", .points = {{0, 1}, {1, NAN}, {2, INFINITY}, {3, 2}}}}};
   const std::string svg = to_svg(chart);

@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -147,19 +148,45 @@ TEST_F(RunFiles, OfARunOnRanksSayHowBusyEachWas) {
   const RunView view = view_of(read_run_log(folder), false);
   EXPECT_THAT(view.ranks, ElementsAre(RankView{.host = "a", .layers = {{0, 1}, {4, 5}}, .part = 1, .parts = 2, .busy = 0.5, .exposed = 0.25, .bubble = 0.25}));
   write("summary.json", R"({"interrupted":false,"seconds":2.0,"rounds":4,"device":"cpu","jobs":[],"ranks":[{"host":"a","layers":[[0,"x"]],"parts":1,"measured":{}}]})");
-  EXPECT_THAT(mistake(), HasSubstr("summary.json: is not as `cotune train` writes it"));
+  EXPECT_THAT(read_run_log(folder).damage, ElementsAre(HasSubstr("summary.json: is not as `cotune train` writes it")));
 }
 
-TEST_F(RunFiles, ThatAreNoneAreRefusedByNameAndLine) {
-  write("metrics.jsonl", "{\"event\":\"step\",\"job\":\"sql\",\"step\":1,\"loss\":2.0,\"seconds\":1}\n{\"event\":3}\n");
-  EXPECT_THAT(mistake(), AllOf(HasSubstr("metrics.jsonl:2: is not as `cotune train` writes it"), Not(HasSubstr("json.exception"))));
+TEST_F(RunFiles, WithDamagedLinesShowTheOthersAndSayWhichIsTheFirst) {
+  const auto step = [](const std::string& loss) { return R"({"event":"step","job":"sql","step":1,"loss":)" + loss + R"(,"seconds":1})" "\n"; };
+  write("metrics.jsonl", step("2.0") + "{\"event\":3}\n" + step("1.5"));
+  RunLog log = read_run_log(folder);
+  EXPECT_EQ(log.jobs[0].made.size(), 2u);
+  EXPECT_THAT(log.damage, ElementsAre(AllOf(HasSubstr("metrics.jsonl:2: is not as `cotune train` writes it"), EndsWith("; the line is left out"),
+                                            Not(HasSubstr("json.exception")))));
+  write("metrics.jsonl", step("\x9b") + step("2.0") + "\n{\n");
+  log = read_run_log(folder);
+  EXPECT_EQ(log.jobs[0].made.size(), 1u);
+  EXPECT_THAT(log.damage, ElementsAre(AllOf(HasSubstr("metrics.jsonl:1: "), EndsWith("; it and 2 other lines are left out"))));
   for (const char* number : {"1e57", "1.5", "18446744073709551615", "true"}) {
     write("metrics.jsonl", "{\"event\":\"start\",\"job\":\"sql\",\"step\":0,\"steps\":" + std::string(number) + "}\n");
-    EXPECT_THAT(mistake(), HasSubstr("expected a whole number, found ")) << number;
+    EXPECT_THAT(read_run_log(folder).damage, ElementsAre(HasSubstr("expected a whole number, found "))) << number;
   }
-  write("metrics.jsonl", "");
+  write("metrics.jsonl", metrics);
+  EXPECT_THAT(read_run_log(folder).damage, ElementsAre()) << "half a line at the end is none";
+}
+
+TEST_F(RunFiles, WithADamagedSummaryShowWhatTheMetricsSay) {
+  const auto phase = [&] { return view_of(read_run_log(folder), false).run.phase; };
+  write("metrics.jsonl", metrics);
+  write("summary.json", "{\"interrupted\":fa");
+  EXPECT_THAT(read_run_log(folder).damage, ElementsAre(AllOf(HasSubstr("summary.json: is not as"), HasSubstr("what metrics.jsonl says is shown"))));
+  const RunView view = view_of(read_run_log(folder), false);
+  EXPECT_EQ(view.run.phase, "interrupted");
+  EXPECT_EQ(view.jobs[0].report.step, 2);
+  EXPECT_EQ(view.memory.peak_bytes, 700);
+  const auto end = [](const std::string& job) { return R"({"event":"end","job":")" + job + R"(","step":4,"status":"finished"})" "\n"; };
+  write("metrics.jsonl", end("sql") + end("chat"));
+  EXPECT_EQ(phase(), "ended");
   write("summary.json", "{}");
-  EXPECT_THAT(mistake(), HasSubstr("summary.json: is not as"));
+  EXPECT_EQ(phase(), "ended");
+}
+
+TEST_F(RunFiles, ThatAreNoneAreRefusedByName) {
   write("run.json", "[]");
   EXPECT_THAT(mistake(), HasSubstr("run.json: is not as"));
   std::filesystem::remove(folder / "run.json");

@@ -11,7 +11,8 @@ namespace cotune {
 namespace {
 
 /// Options of the jobs file's section `data` that say how files are read.
-constexpr const char* reading_options[] = {"format", "chat_template", "max_length", "truncation", "train_on_prompt", "special_tokens", "max_examples"};
+constexpr const char* reading_options[] = {"format",          "chat_template",  "max_length",  "truncation",
+                                           "train_on_prompt", "special_tokens", "max_examples"};
 
 void add_reading_options(CLI::App& command, EvaluateOptions& to, CLI::Option* data) {
   for (const char* key : reading_options) {
@@ -24,7 +25,8 @@ void add_reading_options(CLI::App& command, EvaluateOptions& to, CLI::Option* da
       return mistake == nullptr ? std::string() : mistake->message;
     };
     CLI::Option* added = command.add_option_function<std::string>(
-        reading_option(key), [&to, key](const std::string& text) { to.data_options[key] = text.empty() ? "true" : text; }, meaning(option) + " As in the jobs file");
+        reading_option(key), [&to, key](const std::string& text) { to.data_options[key] = text.empty() ? "true" : text; },
+        meaning(option) + " As in the jobs file");
     added->check(CLI::Validator(check, ""))->needs(data);
     added->type_name(is_truth ? value_type({"true", "false"}) : value_type(option.accepted));
     if (is_truth) added->expected(0, 1);
@@ -34,7 +36,7 @@ void add_reading_options(CLI::App& command, EvaluateOptions& to, CLI::Option* da
 /// Takes white space at both ends of a text away.
 CLI::Validator trimmed() {
   const auto trim = [](std::string& text) -> std::string {
-    text = normalised(text, {});
+    text = comparable_text(text, {});
     return text.empty() ? "must not be empty" : "";
   };
   return CLI::Validator(trim, "");
@@ -78,8 +80,9 @@ void add_evaluate_options(CLI::App& command, EvaluateOptions& to) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
       ->needs(exact);
   command
-      .add_option("--choices", to.choices,
-                  "Also the likeliest of these texts, with commas (and white space) between them, as the last answer of every example: positive,negative")
+      .add_option(
+          "--choices", to.choices,
+          "Also the likeliest of these texts, with commas (and white space) between them, as the last answer of every example: positive,negative")
       ->delimiter(',')
       ->transform(trimmed())
       ->expected(1)

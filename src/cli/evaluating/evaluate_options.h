@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/generating/generate_options.h"
+#include "cli/inputs/model_options.h"
 #include "evaluate/answer_match.h"
 
 namespace CLI {

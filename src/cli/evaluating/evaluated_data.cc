@@ -13,7 +13,7 @@
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/record_mistakes.h"
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
 #include "cli/inputs/data_reading.h"
 #include "cli/inputs/run_setup.h"
 #include "data/continuations.h"
@@ -52,11 +52,11 @@ bool holds_choices(const std::string& path) {
 
 /// Tokens of a choice behind a text as lm-evaluation-harness cuts them: spaces at the text's end belong to the choice, and the tokens are
 /// those of the whole behind as many as the text has by itself.
-TokenisedChoices tokens_behind_text(const AdaptedModel& model, std::string text, const ChoiceRecord& record, const std::string& delimiter) {
+TokenizedChoices tokens_behind_text(const AdaptedModel& model, std::string text, const ChoiceRecord& record, const std::string& delimiter) {
   const size_t end = text.find_last_not_of(" \t\n\r") + 1;
   const std::string between = text.substr(end) + delimiter;
   text.resize(end);
-  TokenisedChoices tokens{model.plain_prompt(text), {}};
+  TokenizedChoices tokens{model.plain_prompt(text), {}};
   for (const std::string& choice : record.choices) {
     const std::vector<int32_t> whole = model.plain_prompt(text + between + choice);
     tokens.choices.emplace_back(whole.begin() + static_cast<std::ptrdiff_t>(std::min(tokens.question.size(), whole.size())), whole.end());
@@ -64,11 +64,11 @@ TokenisedChoices tokens_behind_text(const AdaptedModel& model, std::string text,
   return tokens;
 }
 
-TokenisedChoices tokenised(Continuations found) {
+TokenizedChoices tokenized(Continuations found) {
   return {std::move(found.prompt), std::move(found.continuations)};
 }
 
-TokenisedChoices tokens_of(const AdaptedModel& model, const ChoiceRecord& record, const EvaluateOptions& options) {
+TokenizedChoices tokens_of(const AdaptedModel& model, const ChoiceRecord& record, const EvaluateOptions& options) {
   const bool is_chat = !record.messages.is_null();
   if (is_chat && options.raw) throw RecordError("messages", "--raw has no effect on a chat; leave it out");
   if (!is_chat && (options.raw || model.text().chat_template() == nullptr)) {
@@ -79,7 +79,7 @@ TokenisedChoices tokens_of(const AdaptedModel& model, const ChoiceRecord& record
   if (!is_chat) messages = {{{"role", "user"}, {"content", record.text}}};
   std::vector<std::string> answers;
   for (const std::string& choice : record.choices) answers.push_back(options.delimiter.value_or("") + choice);
-  return tokenised(continue_chat(*model.text().chat_template(), messages, answers, model.text().encoder()));
+  return tokenized(continue_chat(*model.text().chat_template(), messages, answers, model.text().encoder()));
 }
 
 void check_vocabulary(const std::string& field, std::span<const int32_t> tokens, int64_t vocabulary) {
@@ -89,7 +89,7 @@ void check_vocabulary(const std::string& field, std::span<const int32_t> tokens,
 }
 
 /// That the model can take them.
-void check_tokens(const TokenisedChoices& tokens, const ModelConfig& config) {
+void check_tokens(const TokenizedChoices& tokens, const ModelConfig& config) {
   if (tokens.question.empty()) throw RecordError("", "the question has no tokens");
   check_vocabulary("", tokens.question, config.vocabulary_size);
   for (size_t i = 0; i < tokens.choices.size(); ++i) check_vocabulary(fmt::format("choices[{}]", i), tokens.choices[i], config.vocabulary_size);
@@ -104,7 +104,7 @@ void check_tokens(const TokenisedChoices& tokens, const ModelConfig& config) {
   }
 }
 
-void add(TokenisedChoices tokens, std::vector<std::string> texts, size_t answer, int line, ChoiceQuestions& questions) {
+void add(TokenizedChoices tokens, std::vector<std::string> texts, size_t answer, int line, ChoiceQuestions& questions) {
   questions.tokens.push_back(std::move(tokens));
   questions.texts.push_back(std::move(texts));
   questions.answers.push_back(answer);
@@ -120,7 +120,7 @@ ChoiceQuestions read_questions(const std::string& path, const EvaluateOptions& o
     try {
       if (lines.too_long()) throw RecordError("", lines.too_long_complaint());
       ChoiceRecord record = choice_record_of(parse_json_line(lines.text()));
-      TokenisedChoices tokens = tokens_of(model, record, options);
+      TokenizedChoices tokens = tokens_of(model, record, options);
       check_tokens(tokens, model.files().config);
       add(std::move(tokens), std::move(record.choices), record.answer, lines.line(), questions);
     } catch (const RecordError& error) {
@@ -196,9 +196,9 @@ ChoiceQuestions questions_of(const Dataset& answered, const EvaluateOptions& opt
       const auto right = std::ranges::find_if(options.choices, [&](const std::string& choice) { return is_match(choice, answer, {}); });
       if (right == options.choices.end()) {
         throw RecordError("", fmt::format("--choices: expected one of {} as the answer, found `{}`", fmt::join(options.choices, ", "),
-                                          normalised(answer, {}).substr(0, 80)));
+                                          comparable_text(answer, {}).substr(0, 80)));
       }
-      TokenisedChoices tokens = tokenised(continue_example(last->prompt, last->answer, options.choices, model.text().encoder()));
+      TokenizedChoices tokens = tokenized(continue_example(last->prompt, last->answer, options.choices, model.text().encoder()));
       check_tokens(tokens, model.files().config);
       add(std::move(tokens), options.choices, static_cast<size_t>(right - options.choices.begin()), answered.line(i), questions);
     } catch (const RecordError& error) {

@@ -13,7 +13,7 @@ namespace cotune {
 
 /// Questions with choices, as tokens.
 struct ChoiceQuestions {
-  std::vector<TokenisedChoices> tokens;
+  std::vector<TokenizedChoices> tokens;
   std::vector<std::vector<std::string>> texts;  ///< of the choices
   std::vector<size_t> answers;
   std::vector<int> lines;

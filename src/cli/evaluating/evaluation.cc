@@ -121,7 +121,8 @@ class Evaluation {
         if (next.example == set.examples.size()) return std::nullopt;
         const LastAnswer last = *last_answer_of(set.answered, next.example);
         asked[begun++] = next;
-        Question question{set.adapters[next.adapter], 0, 0, {last.prompt.begin(), last.prompt.end()}, nullptr, model_.text().end_ids_like(last.answer)};
+        Question question{
+            set.adapters[next.adapter], 0, 0, {last.prompt.begin(), last.prompt.end()}, nullptr, model_.text().end_ids_like(last.answer)};
         if (++next.adapter == set.adapters.size()) next = {i, 0, next.example + 1};
         return question;
       };

@@ -15,7 +15,7 @@
 #include "base/descriptor.h"
 #include "base/error.h"
 #include "base/json_text.h"
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
 #include "watch/answer_panes.h"
 #include "watch/terminal.h"
 

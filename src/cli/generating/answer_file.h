@@ -61,8 +61,8 @@ class StoredAnswers : public AnswerFile {
   /// How the file is begun; it is changed by the first answer, not before.
   enum class Start { fresh, resume, overwrite };
   /// adapters: names, by index. Of a file that is resumed the last line is left out where it is not whole, and so are answers that ended
-  /// because the model's output was not finite. Throws UserError: there is no such folder; it is there (fresh); it is no file of answers (overwrite); it holds what is no answer of these adapters
-  /// (resume), or answers that were made with other options; another process writes it.
+  /// because the model's output was not finite. Throws UserError: there is no such folder; it is there (fresh); it is no file of answers (overwrite);
+  /// it holds what is no answer of these adapters (resume), or answers that were made with other options; another process writes it.
   StoredAnswers(std::filesystem::path path, Start start, const std::vector<std::string>& adapters, AnswerOptions options);
 
   /// A file with answers is resumed, and nothing says what they were made with.

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json_text.h"
-#include "cli/inputs/run_setup.h"
+#include "cli/inputs/compute_dtype.h"
 #include "train/adapter_folder.h"
 
 namespace cotune {
@@ -83,11 +83,13 @@ bool AnswerOptions::go_on_with(const fs::path& answers) {
     if (!adapters_.contains(name)) {
       adapters_[name] = before;
     } else if (fact_of(adapters_[name], "checksum") != fact_of(before, "checksum")) {
-      differences.push_back(fmt::format("--adapter {} as it was in {}, found other files in {}", name, fact_of(before, "folder"), fact_of(adapters_[name], "folder")));
+      differences.push_back(
+          fmt::format("--adapter {} as it was in {}, found other files in {}", name, fact_of(before, "folder"), fact_of(adapters_[name], "folder")));
     }
   }
   if (!differences.empty()) {
-    throw_user_error("{}: was begun with {}; pass what it was begun with, or --overwrite to begin it anew", answers.string(), fmt::join(differences, "; "));
+    throw_user_error("{}: was begun with {}; pass what it was begun with, or --overwrite to begin it anew", answers.string(),
+                     fmt::join(differences, "; "));
   }
   return true;
 }

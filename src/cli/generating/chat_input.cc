@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
 #include "cli/terminal/interruption.h"
 
 namespace cotune {

@@ -12,7 +12,7 @@
 #include "base/counted.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
 #include "cli/generating/answer_display.h"
 #include "cli/generating/answering.h"
 #include "cli/generating/chat_input.h"
@@ -54,7 +54,8 @@ class Chat {
       speaking_.push_back(i);
     }
     const std::filesystem::path session = options.session, folder = session.parent_path();
-    if (!folder.empty() && !std::filesystem::is_directory(folder)) throw_user_error("--session {}: {} is no folder", session.string(), folder.string());
+    if (!folder.empty() && !std::filesystem::is_directory(folder))
+      throw_user_error("--session {}: {} is no folder", session.string(), folder.string());
     if (!session.empty() && std::filesystem::exists(session)) take_up(read_session(session));
   }
 

@@ -1,6 +1,5 @@
 #include "cli/generating/generate_options.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -9,26 +8,10 @@
 #include <limits>
 
 #include "base/error.h"
-#include "cli/manual/command_description.h"
 #include "cli/terminal/number_checks.h"
-#include "jobs/emulated_file.h"
-#include "jobs/option_table.h"
-#include "jobs/option_value.h"
-#include "ops/memory.h"
 
 namespace cotune {
 namespace {
-
-/// Accepts what the jobs file does, and says what that is otherwise.
-CLI::Validator as_in_jobs_file(Section section, const char* key) {
-  const auto read = [section, key](std::string& text) -> std::string {
-    auto value = read_option_value(*find_option(section, key), YAML::Node(text), true);
-    if (const auto* mistake = std::get_if<ValueMistake>(&value)) return mistake->message;
-    text = std::get<std::string>(std::get<OptionValue>(value));
-    return "";
-  };
-  return CLI::Validator(read, "");
-}
 
 /// As the jobs file's seeds. The library alone would take larger numbers for the largest, and ones of base 8 and 16.
 CLI::Validator seed_number() {
@@ -58,10 +41,13 @@ void add_prompt_options(CLI::App& command, GenerateOptions& to) {
   CLI::Option* overwrite = command.add_flag("--overwrite", to.overwrite, "Begin --output anew");
   CLI::Option* at_once = command.add_option("--at-once", to.at_once, "Answers under way at once; default: as memory allows, at most 32")
                              ->check(count_from(1));
-  CLI::Option* chat = command.add_flag("--chat", to.chat, "A conversation: every line of standard input gets an answer; /help lists what else can be said");
-  CLI::Option* session = command.add_option("--session", to.session, "File that --chat goes on with, where it is there, and keeps the conversation in");
-  CLI::Option* no_history = command.add_flag(
-      "--no-history", to.no_history, "Do not keep what is typed into --chat at a terminal for the chats to come, nor offer what was typed in earlier ones");
+  CLI::Option* chat =
+      command.add_flag("--chat", to.chat, "A conversation: every line of standard input gets an answer; /help lists what else can be said");
+  CLI::Option* session =
+      command.add_option("--session", to.session, "File that --chat goes on with, where it is there, and keeps the conversation in");
+  CLI::Option* no_history =
+      command.add_flag("--no-history", to.no_history,
+                       "Do not keep what is typed into --chat at a terminal for the chats to come, nor offer what was typed in earlier ones");
   CLI::Option* system = command.add_option("--system", to.system, "System message of the chat template");
   CLI::Option* chat_template =
       command.add_option("--chat-template", to.chat_template,
@@ -88,35 +74,6 @@ void add_prompt_options(CLI::App& command, GenerateOptions& to) {
 }
 
 }  // namespace
-
-void add_model_options(CLI::App& command, ModelOptions& to) {
-  command.add_option(
-      "--model", to.model,
-      "Hugging Face folder, GGUF file, or the name of a model in the Hugging Face cache; default: the one that the adapter names");
-  command.add_option("--adapter", to.adapters,
-                     "[NAME=]FOLDER of an adapter, or its name in the Hugging Face cache; a job's folder, or a run's for all of its jobs; "
-                     "`base`: the model alone. Repeated: all of them together")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false);
-  command
-      .add_option("--dtype", to.dtype,
-                  "Compute type; auto: bfloat16 where the processor multiplies it, else float32")
-      ->transform(as_in_jobs_file(Section::model, "dtype"))
-      ->type_name(value_type(find_option(Section::model, "dtype")->accepted));
-  command.add_option("--device", to.device, "Where to compute; auto: a GPU where one can be used, else the CPU")
-      ->transform(as_in_jobs_file(Section::run, "device"))
-      ->type_name(value_type(find_option(Section::run, "device")->accepted.choices))
-      ->check([](const std::string& text) {
-        return emulated_file(text).empty() ? "" : std::string("an emulated device computes no answer; accepted are auto, cpu and cuda");
-      });
-  command.add_option("--threads", to.threads, "Worker threads; 0: one per core")->check(CLI::Range(0, 4096));
-}
-
-void use_threads(const ModelOptions& options) {
-  install_counting_allocator();
-  if (options.threads > 0) at::set_num_threads(options.threads);
-}
 
 void add_generate_options(CLI::App& command, GenerateOptions& to) {
   add_model_options(command, to.model);

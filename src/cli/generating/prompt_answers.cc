@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "base/record_mistakes.h"
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
 #include "cli/generating/answer_file.h"
 #include "cli/generating/answering.h"
 #include "cli/terminal/interruption.h"
@@ -93,8 +93,11 @@ class PromptAnswers {
     std::vector<std::string> names;
     for (size_t i = 0; i < model_.adapter_count(); ++i) names.push_back(model_.name(i));
     using Start = StoredAnswers::Start;
-    auto stored = std::make_unique<StoredAnswers>(
-        options_.output, options_.resume ? Start::resume : options_.overwrite ? Start::overwrite : Start::fresh, names, AnswerOptions(options_, model_));
+    auto stored = std::make_unique<StoredAnswers>(options_.output,
+                                                  options_.resume      ? Start::resume
+                                                  : options_.overwrite ? Start::overwrite
+                                                                       : Start::fresh,
+                                                  names, AnswerOptions(options_, model_));
     if (stored->is_made_unknown()) {
       write_to_standard_error(fmt::format("{} is not there: whether the answers in {} were made with the same options is not known\n",
                                           options_file_of(options_.output).string(), options_.output));

@@ -3,8 +3,9 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/sudden_end.h"
-#include "cli/inputs/run_setup.h"
+#include "base/abrupt_exit.h"
+#include "cli/inputs/compute_dtype.h"
+#include "cli/inputs/model_of_adapter.h"
 #include "data/example_builder.h"
 #include "jobs/hub_cache.h"
 #include "ops/memory.h"
@@ -13,6 +14,8 @@
 
 namespace cotune {
 namespace {
+
+constexpr int64_t first_positions = 4096;  // more are made room for when they come: contexts may have a million
 
 at::ScalarType compute_of(const std::string& dtype, const ComputeDevice& device) {
   ModelSpec spec;
@@ -46,10 +49,12 @@ AdaptedModel::AdaptedModel(ComputeDevice device, const std::function<ModelFiles(
 }
 
 void AdaptedModel::load() {
+  BaseModelCheck base(files_);
   for (const NamedAdapter& named : names_) {
     adapters_.push_back(named.folder.empty() ? nullptr : open_adapter(named.folder, files_.config, files_.path, compute_, device_.device));
+    if (adapters_.back() != nullptr) warn_of_other_model(base, named.folder, adapters_.back()->setup().modules);
   }
-  backbone_ = Backbone::load(files_, compute_, device_.device, {.training = false});
+  backbone_ = Backbone::load(files_, compute_, device_.device, {.training = false, .positions = first_positions});
   release_unused_memory();
 }
 

@@ -33,7 +33,9 @@ class AdaptedModel {
   const std::filesystem::path& folder(size_t index) const { return names_[index].folder; }  ///< of the adapter; empty: the base model
   /// From load() on; nullptr: the base model.
   Adapter* adapter(size_t index) const { return adapters_[index].get(); }
-  const std::shared_ptr<const Backbone>& backbone() const { return backbone_; }
+  /// It is ready for short rows alone, whatever the model's context: Backbone::allow_rows is for who computes with longer ones, as a
+  /// Generator does by itself.
+  const std::shared_ptr<Backbone>& backbone() const { return backbone_; }
   const ModelFiles& files() const { return files_; }
   const ModelText& text() const { return text_; }
   at::ScalarType compute() const { return compute_; }
@@ -59,7 +61,7 @@ class AdaptedModel {
   ModelFiles files_;
   ModelText text_;
   at::ScalarType compute_;
-  std::shared_ptr<const Backbone> backbone_;
+  std::shared_ptr<Backbone> backbone_;
   std::vector<std::unique_ptr<Adapter>> adapters_;
 };
 

@@ -6,9 +6,9 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
+#include "base/utf8.h"
 #include "cli/inputs/model_of_adapter.h"
-#include "data/tokenizer/unicode.h"
 #include "jobs/hub_cache.h"
 #include "train/adapter_folder.h"
 

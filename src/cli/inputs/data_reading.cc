@@ -2,15 +2,13 @@
 
 #include <fmt/format.h>
 #include <omp.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 
 #include "base/atomic_file.h"
 #include "base/counted.h"
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
 #include "watch/reading_lines.h"
 #include "watch/terminal.h"
 
@@ -18,12 +16,6 @@ namespace cotune {
 namespace {
 
 constexpr int64_t gib = int64_t{1} << 30;
-
-int columns_of_standard_error() {
-  winsize size{};
-  if (!has_drawing_error_terminal()) return 0;
-  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
-}
 
 extern "C" void on_signal_while_reading(int number) {
   remove_unfinished_files();
@@ -86,7 +78,8 @@ DataReading DataReading::in_background() const {
 
 JobData DataReading::read(const DataRequest& request, Diagnostics& mistakes) const {
   ReadingOptions options{.threads = threads_};
-  ReadingLines lines(columns_of_standard_error(), shows_unicode(), [](const std::string& text) { write_to_standard_error(text); });
+  const int columns = has_drawing_error_terminal() ? static_cast<int>(error_terminal_columns()) : 0;
+  ReadingLines lines(columns, shows_unicode(), [](const std::string& text) { write_to_standard_error(text); });
   if (!is_silent_) {
     options.progress = [&lines](const ReadingProgress& progress) { lines.show(progress, std::chrono::steady_clock::now()); };
   }

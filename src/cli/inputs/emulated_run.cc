@@ -48,7 +48,8 @@ JobData data_of_lengths(const JobSpec& job, const ModelConfig& config, Diagnosti
   if (all_tokens > most_made_tokens) {
     const OptionPlace place = job.place_of("data.lengths");
     mistakes.add(place.file, place.line, place.field,
-                 fmt::format("found {:.0f} rows of {:.4g} tokens in all; accepted on an emulated device, which makes them: at most {:.0f} tokens", rows, all_tokens, most_made_tokens));
+                 fmt::format("found {:.0f} rows of {:.4g} tokens in all; accepted on an emulated device, which makes them: at most {:.0f} tokens",
+                             rows, all_tokens, most_made_tokens));
     return {};
   }
   std::vector<int64_t> lengths;
@@ -63,7 +64,8 @@ JobData data_of_lengths(const JobSpec& job, const ModelConfig& config, Diagnosti
   data.train = Dataset("data.lengths");
   for (size_t i = 0; i < lengths.size(); ++i) {
     const auto tokens = static_cast<size_t>(std::min(lengths[i], longest));
-    Example example{.tokens = std::vector<int32_t>(tokens), .learned = std::vector<uint8_t>(tokens, 1), .source = {}, .line = static_cast<int>(i + 1)};
+    Example example{
+        .tokens = std::vector<int32_t>(tokens), .learned = std::vector<uint8_t>(tokens, 1), .source = {}, .line = static_cast<int>(i + 1)};
     example.learned.front() = 0;
     data.train.add(example);
   }

@@ -18,7 +18,8 @@ void check_emulated_job(const JobSpec& job, Diagnostics& mistakes);
 void check_emulated_run(const std::map<std::string, OptionPlace>& run_places, Diagnostics& mistakes);
 
 /// Examples of the job's data.lengths, cut to data.max_length and the model's context; every token but the first is learned. As
-/// many as the counts say; of a histogram in a file or a published one 10 000 that are drawn by the job's seed. None where given_lengths finds a mistake.
+/// many as the counts say; of a histogram in a file or a published one 10 000 that are drawn by the job's seed.
+/// None where given_lengths finds a mistake.
 JobData data_of_lengths(const JobSpec& job, const ModelConfig& config, Diagnostics& mistakes);
 
 }  // namespace cotune

@@ -1,6 +1,8 @@
 #include "cli/inputs/model_of_adapter.h"
 
+#include "base/abrupt_exit.h"
 #include "base/error.h"
+#include "base/visible_text.h"
 #include "jobs/hub_cache.h"
 #include "train/adapter_folder.h"
 
@@ -28,6 +30,11 @@ fs::path model_of_adapter(const std::string& model, const fs::path& adapter_fold
                      recorded, hub_cache_hint(path));
   }
   return path;
+}
+
+void warn_of_other_model(BaseModelCheck& model, const fs::path& adapter_folder, std::span<const AdaptedModule> modules) {
+  const std::string warning = model.warning(adapter_folder, modules);
+  if (!warning.empty()) write_to_standard_error(visible_text(warning) + "\n");
 }
 
 }  // namespace cotune

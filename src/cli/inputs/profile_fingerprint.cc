@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "cli/inputs/run_setup.h"
+#include "cli/inputs/compute_dtype.h"
 #include "cli/manual/build_facts.h"
 #include "ops/backend.h"
 

@@ -5,18 +5,19 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "base/counted.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/inputs/emulated_run.h"
+#include "cli/inputs/model_of_adapter.h"
 #include "data/dataset_reader.h"
 #include "jobs/emulated_file.h"
 #include "jobs/hub_cache.h"
 #include "jobs/module_pattern.h"
 #include "jobs/target_modules.h"
-#include "kernels/isa.h"
 #include "train/adapter_folder.h"
 
 namespace cotune {
@@ -143,6 +144,17 @@ std::optional<size_t> earlier_candidate_with_data(const std::vector<JobSpec>& jo
   return std::nullopt;
 }
 
+/// Of jobs that start from an adapter.
+void warn_of_other_models(const JobsFileReading& reading, const ModelFiles& model) {
+  BaseModelCheck base(model);
+  std::set<std::string> told;
+  for (size_t i = 0; i < reading.jobs_file.jobs.size(); ++i) {
+    const JobSpec& job = reading.jobs_file.jobs[i];
+    if (!reading.jobs[i].init_from || !told.insert(job.adapter.init_from).second) continue;
+    warn_of_other_model(base, find_adapter_folder(job.adapter.init_from), resolve_target_modules(job, model.config.layer_count));
+  }
+}
+
 }  // namespace
 
 JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& config, const DataReading& reading,
@@ -189,7 +201,10 @@ RunInputs read_inputs(JobsFileReading reading, const DataReading& data, Diagnost
   if (inputs.model.has_config) inputs.text = read_text(inputs.model, mistakes);
   inputs.data = read_jobs(reading, inputs.model.has_config ? &inputs.model.files.config : nullptr, inputs.text.get(), data,
                           mistakes);
-  if (mistakes.empty()) inputs.initial_adapters = initial_adapters(reading);
+  if (mistakes.empty()) {
+    inputs.initial_adapters = initial_adapters(reading);
+    warn_of_other_models(reading, inputs.model.files);
+  }
   inputs.jobs_file = std::move(reading.jobs_file);
   return inputs;
 }
@@ -253,22 +268,6 @@ void check_rungs(const std::vector<std::unique_ptr<TrainingJob>>& jobs, Diagnost
     add(job->spec().place_of(halving.first_steps > 0 ? "sweep.halving.first_steps" : "sweep.halving.first_fraction"),
         fmt::format("no candidate of `{}` comes to a rung: they have at most {}", name, counted(job->total_steps(), "step")), mistakes);
   }
-}
-
-at::ScalarType torch_dtype(const std::string& name) {
-  return name == "bfloat16" ? at::kBFloat16 : name == "float64" ? at::kDouble : at::kFloat;
-}
-
-std::string dtype_name(at::ScalarType compute) {
-  if (compute == at::kBFloat16) return "bfloat16";
-  return compute == at::kDouble ? "float64" : "float32";
-}
-
-at::ScalarType compute_dtype(const ModelSpec& model, const ComputeDevice& device) {
-  if (model.dtype != "auto") return torch_dtype(model.dtype);
-  const bool native =
-      device.is_cpu() ? kernels::cpu_features().avx512_bf16 : device.plugin->has_bf16(device.device.index());
-  return native ? at::kBFloat16 : at::kFloat;
 }
 
 }  // namespace cotune

@@ -23,7 +23,8 @@ struct RunInputs {
   std::map<std::string, std::string> initial_adapters;  ///< RunRecord::initial_adapters; none where there are mistakes
 };
 
-/// A model.config that is neither a file, nor in the Hugging Face cache, nor a preset is a mistake at its place, and then no model that is looked for.
+/// A model.config that is neither a file, nor in the Hugging Face cache, nor a preset is a mistake at its place,
+/// and then no model that is looked for.
 void check_preset(JobsFileReading& reading, Diagnostics& mistakes);
 
 /// Reads model, adapters and data of a jobs file and adds every mistake to `mistakes`. What is mistaken does
@@ -50,14 +51,5 @@ void check_rungs(const std::vector<std::unique_ptr<TrainingJob>>& jobs, Diagnost
 /// would have no effect on them. A job without held-out rows has an empty `eval`.
 JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& config, const DataReading& reading,
                   Diagnostics& mistakes);
-
-/// Of bfloat16, float32 or float64.
-at::ScalarType torch_dtype(const std::string& name);
-/// As model.dtype, profiles and plans name it.
-std::string dtype_name(at::ScalarType compute);
-
-/// The compute dtype that the model section asks for: `auto` is bfloat16 where the device multiplies it
-/// natively, float32 elsewhere.
-at::ScalarType compute_dtype(const ModelSpec& model, const ComputeDevice& device);
 
 }  // namespace cotune

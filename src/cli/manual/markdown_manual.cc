@@ -29,7 +29,8 @@ std::string option_row(const OptionDescription& option) {
 }
 
 void add_command(const CommandDescription& command, const std::string& words, const std::string& heading, std::string& text) {
-  text += fmt::format("\n{} `{}`\n\n{}.\n", heading, words, command.description.ends_with('.') ? command.description.substr(0, command.description.size() - 1) : command.description);
+  text += fmt::format("\n{} `{}`\n\n{}.\n", heading, words,
+                      command.description.ends_with('.') ? command.description.substr(0, command.description.size() - 1) : command.description);
   std::string group;
   bool begun = false;
   for (const OptionDescription& option : command.options) {
@@ -48,7 +49,8 @@ void add_command(const CommandDescription& command, const std::string& words, co
 
 std::string markdown_manual(const CommandDescription& program) {
   std::string text = fmt::format(
-      "# The command line\n\n{}\n`{} COMMAND --help` prints the same, `{} manual COMMAND | man -l -` shows it as a manual page. This page is written by\n"
+      "# The command line\n\n{}\n`{} COMMAND --help` prints the same, `{} manual COMMAND | man -l -` shows it as a manual page. This page is written "
+      "by\n"
       "`{} manual --markdown`, from the definition that the program parses its arguments with.\n",
       program.description, program.name, program.name, program.name);
   for (const CommandDescription& command : program.commands) add_command(command, program.name + " " + command.name, "##", text);

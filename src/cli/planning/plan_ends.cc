@@ -15,7 +15,8 @@ std::vector<PlannedEnd> planned_ends(const std::vector<JobSpec>& jobs, const std
   for (const JobSpec& job : jobs) {
     const auto known = steps.find(job.name);
     if (known == steps.end()) continue;
-    PlannedEnd& end = ends.emplace_back(PlannedEnd{.job = job.name, .steps = known->second, .at_most_s = static_cast<double>(known->second) * step_s, .meets_deadline = {}});
+    PlannedEnd& end = ends.emplace_back(
+        PlannedEnd{.job = job.name, .steps = known->second, .at_most_s = static_cast<double>(known->second) * step_s, .meets_deadline = {}});
     const std::optional<int64_t> deadline = job.deadline.empty() ? std::nullopt : parse_deadline(job.deadline);
     if (deadline) end.meets_deadline = static_cast<double>(now_s) + end.at_most_s <= static_cast<double>(*deadline);
   }
@@ -25,8 +26,8 @@ std::vector<PlannedEnd> planned_ends(const std::vector<JobSpec>& jobs, const std
 std::string to_text(const std::vector<PlannedEnd>& ends) {
   if (ends.empty()) return "";
   const auto last = std::ranges::max_element(ends, {}, &PlannedEnd::at_most_s);
-  std::string text = fmt::format("To the end: at most {}, for {} of {}; steps are shorter once other jobs have ended.\n", duration_text(last->at_most_s),
-                                 counted(last->steps, "step"), last->job);
+  std::string text = fmt::format("To the end: at most {}, for {} of {}; steps are shorter once other jobs have ended.\n",
+                                 duration_text(last->at_most_s), counted(last->steps, "step"), last->job);
   for (const PlannedEnd& each : ends) {
     if (!each.meets_deadline) continue;
     text += fmt::format("  {}: at most {} for {}: {}\n", each.job, duration_text(each.at_most_s), counted(each.steps, "step"),

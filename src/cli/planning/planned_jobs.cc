@@ -17,7 +17,7 @@ struct ReadFacts {
   std::map<std::string, int64_t> steps, batch_sizes;
 };
 
-/// Lengths of the tokenised examples that an epoch takes of data.train.
+/// Lengths of the tokenized examples that an epoch takes of data.train.
 ReadLengths length_reader(const ModelFiles& files, const RunSpec& run, ReadFacts& facts) {
   auto text = std::make_shared<ModelText>(files);
   return [text, reading = DataReading(run), config = files.config, &facts](const JobSpec& job) {

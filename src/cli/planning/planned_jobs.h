@@ -18,7 +18,7 @@ struct PlannedJobs {
   std::map<std::string, int64_t> steps;  ///< of each job that gives them, or gives epochs of data that is read here
 };
 
-/// Lengths are those of `data.lengths`, or of the tokenised examples of `data.train`, for which the model folder's tokenizer is
+/// Lengths are those of `data.lengths`, or of the tokenized examples of `data.train`, for which the model folder's tokenizer is
 /// needed. No weights are read, nor need they be there. Throws UserError.
 PlannedJobs planned_jobs(const JobsFile& jobs_file);
 

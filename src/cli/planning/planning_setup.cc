@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/process_cores.h"
+#include "cli/inputs/compute_dtype.h"
 #include "cli/inputs/profile_fingerprint.h"
 #include "cli/inputs/run_setup.h"
 #include "cli/inputs/unread_overrides.h"
@@ -42,10 +43,18 @@ std::string planned_dtype(const PlanningSources& sources, const ModelSpec& model
   if (!sources.dtype.empty()) return sources.dtype;
   for (const NodeGroup& group : cluster.nodes) {
     if (group.device.flops.contains("bfloat16")) continue;
-    fmt::print(stderr, "dtype: float32, for nodes `{}` have no rate for bfloat16; --dtype bfloat16 needs a cluster file without them\n", group.name);
+    fmt::print(stderr, "dtype: float32, for nodes `{}` have no rate for bfloat16; {} needs a cluster file without them\n", group.name,
+               sources.has_dtype_option ? "--dtype bfloat16" : "--set model.dtype=bfloat16");
     return "float32";
   }
   return "bfloat16";
+}
+
+/// What says in which dtype to plan, in words.
+std::string dtype_source(const PlanningSources& sources, const ModelSpec& model) {
+  if (model.dtype != "auto") return "model.dtype";
+  if (!sources.profile.empty()) return sources.profile;
+  return sources.dtype.empty() ? "model.dtype auto" : "--dtype";
 }
 
 ClusterSpec planned_cluster(const PlanningSources& sources, Diagnostics& mistakes) {
@@ -115,7 +124,7 @@ PlanningSetup read_planning_setup(const PlanningSources& sources) {
   if (!sources.profile.empty()) setup.profile = profile_for(sources, model, setup.model, setup.cluster);
   options.dtype = setup.profile != nullptr ? setup.profile->profile.fingerprint.dtype : planned_dtype(sources, model, setup.cluster);
   const std::string name = sources.cluster.empty() ? "this machine" : sources.cluster;
-  check_rates(setup.cluster, name, options.dtype, model.dtype == "auto" ? "--dtype" : "model.dtype");
+  check_rates(setup.cluster, name, options.dtype, dtype_source(sources, model));
   if (setup.profile != nullptr) {
     setup.cluster = with_measured_links(std::move(setup.cluster), setup.profile->times.collectives());
     options.measured = &setup.profile->times;

@@ -23,6 +23,7 @@ struct PlanningSources {
   std::string cluster;                 ///< file; "": this machine's CPU
   std::string profile;                 ///< file; "": none
   std::string dtype;                   ///< where model.dtype is auto and nothing was measured; "": bfloat16 where every device has a rate for it
+  bool has_dtype_option = false;       ///< whether the command has --dtype: in messages
   std::set<std::string> read;          ///< paths of the options of `run` that the command reads: `run.layout`
 };
 
@@ -43,9 +44,9 @@ struct PlanningSetup {
   PlanOptions options;                   ///< dtype, layout, chunk size, recomputation and profile are set; it points into this
 };
 
-/// Throws UserError: the mistakes of read_jobs_file, given_lengths and read_cluster_file at once, else what planned_jobs and read_profile throw; an option of `run` that --set gives and
-/// the command does not read; a profile of another dtype, model or machine. A profile without a cluster file must be of this machine; the
-/// devices of a cluster must be of one kind, and are taken to be the profile's.
+/// Throws UserError: the mistakes of read_jobs_file, given_lengths and read_cluster_file at once, else what planned_jobs and read_profile throw; an
+/// option of `run` that --set gives and the command does not read; a profile of another dtype, model or machine. A profile without a cluster file
+/// must be of this machine; the devices of a cluster must be of one kind, and are taken to be the profile's.
 PlanningSetup read_planning_setup(const PlanningSources& sources);
 
 }  // namespace cotune

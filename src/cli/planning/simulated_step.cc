@@ -70,9 +70,11 @@ void simulate_step(const StepArguments& arguments) {
                           .cluster = arguments.cluster_file,
                           .profile = arguments.profile,
                           .dtype = arguments.dtype,
+                          .has_dtype_option = true,
                           .read = {"run.layout", "run.chunk_size", "run.recompute", "run.sharing", "run.token_budget"}};
   if (!arguments.plan_file.empty()) {
     sources.command = "simulate --plan";
+    sources.has_dtype_option = false;  // --plan excludes it
     sources.read.clear();
   }
   const PlanningSetup setup = read_planning_setup(sources);

@@ -99,8 +99,8 @@ Trace trace_of(const TraceArguments& arguments, const TraceInputs& inputs) {
     }
     trace = with_fewer_kinds(inputs.file->trace, most_kinds);
     if (trace.kinds.size() < inputs.file->trace.kinds.size()) {
-      fmt::print(stderr, "{}: {} of jobs; rows of lengths that are close to each other are taken as of the longest of them, which leaves {}\n", arguments.trace_file,
-                 counted(std::ssize(inputs.file->trace.kinds), "kind"), trace.kinds.size());
+      fmt::print(stderr, "{}: {} of jobs; rows of lengths that are close to each other are taken as of the longest of them, which leaves {}\n",
+                 arguments.trace_file, counted(std::ssize(inputs.file->trace.kinds), "kind"), trace.kinds.size());
     }
   } else {
     trace = philly_trace({.seed = arguments.seed, .minutes = arguments.days * 24 * 60});
@@ -176,7 +176,8 @@ void refuse_without_effect(const TraceArguments& arguments, const StudySettings&
 }
 
 /// An instance of this cluster on which all of these kinds would fit.
-std::optional<InstanceSpec> instance_for(const std::set<int32_t>& kinds, const Trace& trace, const InstanceSpec& instance, const ClusterSpec& cluster) {
+std::optional<InstanceSpec> instance_for(const std::set<int32_t>& kinds, const Trace& trace, const InstanceSpec& instance,
+                                         const ClusterSpec& cluster) {
   if (kinds.empty()) return std::nullopt;
   std::vector<JobKind> refused;
   for (const int32_t kind : kinds) refused.push_back(trace.kinds[static_cast<size_t>(kind)]);
@@ -203,7 +204,8 @@ std::string advice_for(const std::set<int32_t>& kinds, const Trace& trace, const
                        const std::optional<InstanceSpec>& holding = std::nullopt) {
   if (kinds.empty()) return {};
   if (holding) {
-    return fmt::format("What would hold {}:\n  {}\n", kinds.size() > 1 ? fmt::format("all {} that fit nowhere", counted(std::ssize(kinds), "kind")) : "it",
+    return fmt::format("What would hold {}:\n  {}\n",
+                       kinds.size() > 1 ? fmt::format("all {} that fit nowhere", counted(std::ssize(kinds), "kind")) : "it",
                        options_of(*holding, instance));
   }
   const auto kind_of = [&](int32_t kind) -> const JobKind& { return trace.kinds[static_cast<size_t>(kind)]; };
@@ -212,10 +214,11 @@ std::string advice_for(const std::set<int32_t>& kinds, const Trace& trace, const
     return size(a) < size(b);
   });
   const JobShape shape = shape_of(kind_of(largest), 0, instance.model);
-  return fmt::format("What would hold {}{}:\n{}", shape.name,
-                     kinds.size() > 1 ? fmt::format(", the largest of {} that fit nowhere", counted(std::ssize(kinds), "kind")) : "",
-                     // Instances neither divide tokens nor recompute or shard anything.
-                     advise(instance.model, cluster, {shape}, {.dtype = instance.machine.dtype, .replicas = {}, .recompute = Recompute::never, .savings = {}}));
+  return fmt::format(
+      "What would hold {}{}:\n{}", shape.name,
+      kinds.size() > 1 ? fmt::format(", the largest of {} that fit nowhere", counted(std::ssize(kinds), "kind")) : "",
+      // Instances neither divide tokens nor recompute or shard anything.
+      advise(instance.model, cluster, {shape}, {.dtype = instance.machine.dtype, .replicas = {}, .recompute = Recompute::never, .savings = {}}));
 }
 
 /// Jobs start in the order of their arrival, all on the replicas of all.

@@ -40,7 +40,7 @@ void RankTracks::add(const ReplicaPlans& plans, const RankTimes& times, double b
   for (size_t replica = 0; replica < plans.replicas.size(); ++replica) {
     const RankPlan& plan = plans.replicas[replica];
     const size_t first = times.first_rank[replica];
-    const size_t end = replica + 1 < plans.replicas.size() ? times.first_rank[replica + 1] : times.spans.size();
+    const size_t end = replica + 1 < plans.replicas.size() ? times.first_rank[replica + 1] : times.ranks.size();
     const size_t parts = (end - first) / plan.ranks.size();
     Rounds rounds{.planned = plan.schedule,
                   .executed = {for_each_part(plan.ranks, parts)},
@@ -51,16 +51,17 @@ void RankTracks::add(const ReplicaPlans& plans, const RankTimes& times, double b
                   .begin_s = begin_s};
     rounds.planned.ranks = for_each_part(rounds.planned.ranks, parts);
     for (size_t rank = first; rank < end; ++rank) {
-      rounds.measured.ranks.push_back({.spans = times.spans[rank], .memory = {}, .exchanges = times.exchange_spans[rank]});
+      const RankTime& time = times.ranks[rank];
+      rounds.measured.ranks.push_back({.spans = time.spans, .memory = {}, .exchanges = time.exchange_spans});
       const std::vector<Action>& list = rounds.executed.ranks[rank - first];
-      for (const SimulatedSpan& sent : times.sent_spans[rank]) {
+      for (const SimulatedSpan& sent : time.sent_spans) {
         rounds.measured.transfers.push_back({.from = static_cast<int32_t>(rank - first),
                                              .to = list[sent.action].peer,
                                              .action = sent.action,
                                              .start_s = sent.start_s,
                                              .end_s = sent.end_s});
       }
-      span_count_ += times.spans[rank].size() + times.sent_spans[rank].size() + times.exchange_spans[rank].size();
+      span_count_ += time.spans.size() + time.sent_spans.size() + time.exchange_spans.size();
     }
     rounds_.push_back(std::move(rounds));
   }

@@ -6,7 +6,7 @@
 #include "engine/memory_facts.h"
 #include "jobs/adapter_methods.h"
 #include "ops/memory.h"
-#include "schedule/alive_tokens.h"
+#include "schedule/pipeline/alive_tokens.h"
 #include "schedule/resident_memory.h"
 #include "schedule/weight_memory.h"
 #include "train/training_job.h"

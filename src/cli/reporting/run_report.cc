@@ -139,15 +139,15 @@ std::string replica_text(const RankSummary& rank) {
 
 void print_ranks(const RunSummary& summary, size_t width) {
   if (summary.ranks.empty() || summary.rounds == 0) return;
-  print_line(fmt::format("\n{}  {:>9}  {:>6}  {:>9}  {:>7}  {:>9}  {:>6}  {:>9}", name_column("ranks", width), "layers", "busy", "predicted", "exposed",
-                         "predicted", "bubble", "predicted"));
+  print_line(fmt::format("\n{}  {:>9}  {:>6}  {:>9}  {:>7}  {:>9}  {:>6}  {:>9}", name_column("ranks", width), "layers", "busy", "predicted",
+                         "exposed", "predicted", "bubble", "predicted"));
   for (size_t i = 0; i < summary.ranks.size(); ++i) {
     const RankSummary& rank = summary.ranks[i];
     const RankSummary::Shares measured = rank.measured(), predicted = rank.predicted();
     print_line(fmt::format("{}  {:>9}  {:>5.1f}%  {:>8.1f}%  {:>6.1f}%  {:>8.1f}%  {:>5.1f}%  {:>8.1f}%",
-                           name_column(rank.host.empty() ? std::to_string(i) : fmt::format("{} {}", i, rank.host), width), layers_text(rank_view(rank)),
-                           100 * measured.busy, 100 * predicted.busy, 100 * measured.exposed, 100 * predicted.exposed, 100 * measured.bubble,
-                           100 * predicted.bubble) +
+                           name_column(rank.host.empty() ? std::to_string(i) : fmt::format("{} {}", i, rank.host), width),
+                           layers_text(rank_view(rank)), 100 * measured.busy, 100 * predicted.busy, 100 * measured.exposed, 100 * predicted.exposed,
+                           100 * measured.bubble, 100 * predicted.bubble) +
                (rank.peak_bytes > 0 ? fmt::format("  peak {:.0f} MiB, predicted {:.0f} MiB", static_cast<double>(rank.peak_bytes) / (1 << 20),
                                                   static_cast<double>(rank.predicted_peak_bytes) / (1 << 20))
                                     : "") +

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/steady_seconds.h"
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
 #include "schedule/pipeline/simulate.h"
 #include "train/training_job.h"
 

@@ -145,7 +145,8 @@ std::vector<std::string> sweep_table(const SweepStanding& standing, const std::f
   const SweepStanding sweep = by_score(standing);
   const size_t widest = widest_value + std::max(columns, usual_columns) - usual_columns;
   std::vector<Column> all;
-  all.push_back(column_of("sweep " + sweep.name, Align::left, cells(sweep, [&](const auto& row) { return own_name(row.job->spec().name, sweep.name); }), columns));
+  all.push_back(column_of("sweep " + sweep.name, Align::left,
+                          cells(sweep, [&](const auto& row) { return own_name(row.job->spec().name, sweep.name); }), columns));
   for (const std::string& option : varied(sweep)) {
     all.push_back(column_of(last_part(option), Align::right,
                             cells(sweep, [&](const auto& row) { return swept_value(row.job->spec(), option); }), widest));

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
 #include "comm/failure_text.h"
 #include "ops/memory.h"
 

@@ -4,6 +4,8 @@
 #include <span>
 #include <utility>
 
+#include "base/abrupt_exit.h"
+#include "base/visible_text.h"
 #include "cli/run/memory_check.h"
 #include "cli/run/rank_processes.h"
 #include "cli/run/resumed_jobs.h"
@@ -15,6 +17,7 @@
 #include "jobs/parallel.h"
 #include "model/config/tensor_shard.h"
 #include "ops/memory.h"
+#include "train/lost_checkpoints.h"
 #include "train/metrics_file.h"
 #include "train/rank_planner.h"
 #include "train/sweep_folder.h"
@@ -63,8 +66,13 @@ BackboneUse set_up_processes(ReadRun& read, LoadedRun& loaded, int64_t positions
                            ranks_on_first_host(*read.processes), read.mistakes);
   }
   read.mistakes.throw_if_any();
-  read.processes->set_up({read.jobs_file(), c10::toString(read.compute), read.device.is_cpu(), positions, loaded.process_layouts,
-                          loaded.record.model_fingerprint});
+  read.processes->set_up({.jobs_file = read.jobs_file(),
+                          .compute_dtype = c10::toString(read.compute),
+                          .on_cpu = read.device.is_cpu(),
+                          .positions = positions,
+                          .layouts = loaded.process_layouts,
+                          .model_fingerprint = [&loaded] { return loaded.record.model_fingerprint; }},
+                         read.files());
   return backbone_use_of(loaded.process_layouts, 0, positions);
 }
 
@@ -97,15 +105,23 @@ std::unique_ptr<LoadedRun> load_run(ReadRun& read) {
     use = set_up_processes(read, *loaded, use.positions);
     shards = {use.shard};
   }
-  const RankTask task = task_of(read.processes, "loading its part of the model");
-  loaded->parts = read.emulated ? emulated_backbone(files.config, read.compute, *read.emulated, shards)
-                                : load_backbone(files, read.compute, read.device, use, shards, run.memory);
+  {
+    const RankTask task = task_of(read.processes, "loading its part of the model");
+    loaded->parts = read.emulated ? emulated_backbone(files.config, read.compute, *read.emulated, shards)
+                                  : load_backbone(files, read.compute, read.device, use, shards, run.memory);
+  }
+  if (read.processes != nullptr) read.processes->wait_until_loaded(*loaded->backbone(), read.device);
   return loaded;
 }
 
 void begin_run(const ReadRun& read, LoadedRun& loaded) {
   const bool resumes = read.arguments.resume;
   std::map<std::string, JobProgress> progress;
+  if (resumes) {
+    Diagnostics mistakes;
+    check_lost_checkpoints(loaded.folder.path(), names_of_jobs_to_go_on(loaded.jobs, loaded.record.changes), mistakes);
+    mistakes.throw_if_any();
+  }
   for (const auto& job : loaded.jobs) {
     if (resumes) job->resume();
     progress[job->spec().name] = {job->state().step, job->state().last_eval_step};
@@ -116,7 +132,8 @@ void begin_run(const ReadRun& read, LoadedRun& loaded) {
   loaded.folder.begin(loaded.record);
   if (read.arguments.supervised != nullptr) read.arguments.supervised->has_begun();
   if (!resumes) return;
-  trim_metrics(loaded.folder.metrics_file(), progress);
+  const std::string damage = trim_metrics(loaded.folder.metrics_file(), progress);
+  if (!damage.empty()) write_to_standard_error(visible_text(damage) + "\n");
   trim_tensorboard(loaded.folder.tensorboard_folder(), progress);
 }
 

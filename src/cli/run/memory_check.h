@@ -51,7 +51,7 @@ struct PredictedMemory {
     int64_t value_count = 0;  ///< trained
     int64_t alone_bytes = 0;  ///< peak with this job and no other
   };
-  int64_t limit_bytes = 0;     ///< for tensors
+  int64_t limit_bytes = 0;     ///< for tensors, as it is expected to be when the model is loaded
   int64_t together_bytes = 0;  ///< peak of all jobs at once
   std::vector<Job> jobs;
 };

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/leads_through.h"
+#include "base/path_passes_through.h"
 #include "jobs/emulated_file.h"
 #include "train/adapter_folder.h"
 #include "train/run_folder.h"
@@ -33,10 +33,10 @@ class OverwrittenInputs {
  private:
   /// It, or a file of the folder that it is, where that is a link.
   bool is_lost(const fs::path& input) const {
-    if (leads_through(input, removed_)) return true;
+    if (path_passes_through(input, removed_)) return true;
     std::error_code unknown;
     for (const fs::directory_entry& entry : fs::directory_iterator(input, unknown)) {
-      if (entry.is_symlink(unknown) && entry.is_regular_file(unknown) && leads_through(entry.path(), removed_)) return true;
+      if (entry.is_symlink(unknown) && entry.is_regular_file(unknown) && path_passes_through(entry.path(), removed_)) return true;
     }
     return false;
   }

@@ -63,7 +63,7 @@ PlanOptions options_for(const DivisionQuestion& question, std::vector<int64_t> t
   options.recompute = run.recompute;
   options.measured = measured;
   options.replicas.tensor_degrees = std::move(tensor_degrees);
-  options.replicas.may_divide_tokens = question.may_divide_tokens;
+  options.replicas.may_be_sequence_parallel = question.may_be_sequence_parallel;
   return options;
 }
 
@@ -144,8 +144,8 @@ double seconds_divided_as(const Parallel& parallel, const DivisionQuestion& ques
   int64_t known = 0;
   for (const Configuration& each : planner.configurations()) {
     const int64_t alike = std::ranges::count_if(parallel.replicas, [&](const ReplicaDegrees& replica) {
-      return replica.tensor == each.tensor_parallel && replica.divides_tokens == each.divides_tokens && replica.pipeline == each.pipeline_stages &&
-             replica.stages_per_rank == 1 && replica.shards_weights == (each.shards > 1);
+      return replica.tensor == each.tensor_parallel && replica.is_sequence_parallel == each.is_sequence_parallel &&
+             replica.pipeline == each.pipeline_stages && replica.stages_per_rank == 1 && replica.shards_weights == (each.shards > 1);
     });
     const bool is_whole_set = each.shards == 1 || alike == each.shards;  // all that share a set of weights
     counts.push_back(is_whole_set ? alike / each.shards : 0);

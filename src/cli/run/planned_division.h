@@ -25,7 +25,7 @@ struct DivisionQuestion {
   int64_t hosts = 1;                   ///< that run.ranks ranks are spread over, as many on each
   std::string dtype;                   ///< bfloat16, float32
   bool may_divide_layers = true;
-  bool may_divide_tokens = true;       ///< where layers are divided; its ranks then wait for every collective
+  bool may_be_sequence_parallel = true;       ///< where layers are divided; its ranks then wait for every collective
   bool may_shard_weights = false;      ///< ranks are processes that can
 };
 

@@ -22,7 +22,7 @@ void check_interleaving(const RunSpec& run, const std::map<std::string, OptionPl
                  "is always, but run.recompute is always, and rounds that recompute activations wait for every all-reduce; accepted are auto and "
                  "never");
   }
-  if (parallel_of(run).divides_tokens()) {
+  if (parallel_of(run).is_sequence_parallel()) {
     mistakes.add(found->second.file, found->second.line, found->second.field,
                  fmt::format("is always, but run.parallel is {}, and ranks with seq wait for every collective; accepted are auto and never",
                              run.parallel));

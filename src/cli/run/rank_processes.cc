@@ -8,17 +8,22 @@
 #include <cmath>
 #include <cstdlib>
 #include <exception>
+#include <nlohmann/json.hpp>
+#include <thread>
 
+#include "base/abrupt_exit.h"
+#include "base/counted.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/process_cores.h"
-#include "base/sudden_end.h"
+#include "base/visible_text.h"
 #include "cli/inputs/model_text.h"
 #include "cli/run/hung_ranks.h"
 #include "cli/run/memory_check.h"
 #include "cli/terminal/stop_signals.h"
 #include "comm/gpu_messages.h"
 #include "comm/link_speed.h"
+#include "console/command_line.h"
 #include "engine/rank_commands.h"
 #include "engine/rank_follower.h"
 #include "engine/rank_watch.h"
@@ -29,6 +34,7 @@
 #include "ops/threads.h"
 #include "schedule/pipeline/rank_place.h"
 #include "schedule/pipeline/weight_copies.h"
+#include "schedule/profile.h"
 #include "train/process_memory.h"
 
 namespace cotune {
@@ -54,30 +60,47 @@ ModelFiles open_model_here(const ModelSpec& spec) {
   return std::move(parts.files);
 }
 
-/// A rank other than the first, from its setup on.
+std::string shape_of(const ModelConfig& config) {
+  return fmt::format("{}, {}", counted(config.layer_count, "layer"), model_shape_text(config));
+}
+
+/// A rank other than the first, from its setup on. When it is made the model is open and nothing of it loaded.
 class Follower {
  public:
   Follower(const LaunchedProcess& process, const Json& setup)
-      : jobs_file_(parse_configuration(setup.at("jobs_file").get<std::string>(), setup_file, Purpose::train)),
+      : process_(process),
+        jobs_file_(parse_configuration(setup.at("jobs_file").get<std::string>(), setup_file, Purpose::train)),
         layouts_(layouts_from_json(setup.at("layouts"))),
         compute_(dtype_of(setup.at("compute_dtype").get<std::string>())),
         device_(choose_device(setup.at("on_cpu").get<bool>() ? "cpu" : "cuda", "run.device", {}, process.local_rank)),
         limit_(0, device_) {
-    const auto here = setup.at("on_this_host").at(static_cast<size_t>(process.rank)).get<int32_t>();
-    set_thread_count(
-        threads_of_process(jobs_file_.run, setup.at("on_these_cores").at(static_cast<size_t>(process.rank)).get<int32_t>()));
+    set_thread_count(threads_of_process(jobs_file_.run, own_of(setup, "on_these_cores").get<int32_t>()));
     if (jobs_file_.run.portable_kernels) portable_ = std::make_unique<PortableKernels>();
     files_ = open_model_here(jobs_file_.model);
-    const auto expected = setup.at("model_fingerprint").get<std::string>();
-    const bool other_machine = setup.at("on_first_host").at(static_cast<size_t>(process.rank)).get<bool>() == false;
-    if (other_machine && process.local_rank == 0 && model_fingerprint(files_) != expected) {
-      throw_user_error("{}: is another model than the first rank's", files_.path.string());
+  }
+
+  const ModelFiles& files() const { return files_; }
+
+  /// Throws UserError where the model is another one than the first rank's.
+  void compare(const Json& first) const {
+    if (!own_of(first, "compares").get<bool>()) return;
+    const auto host = first.at("host").get<std::string>(), shape = first.at("shape").get<std::string>();
+    const std::string path = files_.path.string();
+    if (shape_of(files_.config) != shape) {
+      throw_user_error("{}: is another model than that of rank 0 on {}: it has {}; that one has {}", path, host, shape_of(files_.config), shape);
     }
+    const std::string fingerprint = model_fingerprint(files_);
     files_.weights->drop_pages();
-    limit_ = TensorLimit(memory_limit(jobs_file_.run, device_, here), device_);
+    if (fingerprint == first.at("fingerprint").get<std::string>()) return;
+    throw_user_error("{}: is another model than that of rank 0 on {}: it has the same shape, and other weights or settings (fingerprint {}; that "
+                     "one has {})",
+                     path, host, fingerprint, first.at("fingerprint").get<std::string>());
+  }
+
+  void load(const Json& setup) {
+    limit_ = TensorLimit(memory_limit(jobs_file_.run, device_, own_of(setup, "on_this_host").get<int32_t>()), device_);
     tensor_limit_ = limit_.apply();
-    backbone_ = Backbone::load(files_, compute_, device_.device,
-                               backbone_use_of(layouts_, process.rank, setup.at("positions").get<int64_t>()));
+    backbone_ = Backbone::load(files_, compute_, device_.device, backbone_use_of(layouts_, process_.rank, setup.at("positions").get<int64_t>()));
   }
 
   int64_t weight_bytes() const { return std::max(backbone_->weight_bytes(), memory_usage().held_bytes); }
@@ -90,15 +113,18 @@ class Follower {
 
   const ComputeDevice& device() const { return device_; }
 
-  /// Returns the exit code.
-  int serve(RankLinks links) {
+  WorkEnd serve(RankLinks links) {
     RankFollower follower(backbone_, layouts_, std::move(links));
     follower.before_work = [this] { limit_.apply(); };
     follower.change_weights = [this](const BackboneUse& use) { backbone_->use_for(files_, use); };
-    return follower.serve() ? 0 : 1;
+    return follower.serve();
   }
 
  private:
+  /// What a message has for this rank, where it has something for each.
+  const Json& own_of(const Json& message, const char* of_ranks) const { return message.at(of_ranks).at(static_cast<size_t>(process_.rank)); }
+
+  const LaunchedProcess process_;
   JobsFile jobs_file_;
   std::vector<PipelineLayout> layouts_;
   at::ScalarType compute_;
@@ -178,6 +204,19 @@ RankLinks meet(const LaunchedProcess& process) {
   return RankLinks([process, joining](const std::vector<int32_t>& ranks) { return process_communicator(process, ranks, joining); }, process.size);
 }
 
+/// What part adds to it, or the error that it ended with, which is told here besides: the user may look at this rank's output alone.
+Json answer_of(const std::string& rank, RankProgress* progress, const char* task_text, const std::function<void(Json& answer)>& part) {
+  Json answer = Json::object();
+  try {
+    const RankTask task(progress, task_text);
+    part(answer);
+  } catch (...) {
+    answer = {{"error", error_to_json(std::current_exception())}};
+    write_to_standard_error(visible_text(fmt::format("{}: {}\n", rank, answer.at("error").at("text").get<std::string>())));
+  }
+  return answer;
+}
+
 int follow(const LaunchedProcess& process, RankLinks& links, SupervisedRun* supervised) {
   send_message(*links.control, {{"host", host_name()}, {"local_rank", process.local_rank}, {"cores", cores_of_this_process()}}, 0);
   const Json meeting = receive_broadcast(*links.control);
@@ -185,22 +224,28 @@ int follow(const LaunchedProcess& process, RankLinks& links, SupervisedRun* supe
   const auto end = [&](const Json& message) {
     if (supervised != nullptr && message.at("for_good").get<bool>()) supervised->ends_for_good();
     links.end();
-    return message.at("end").get<bool>() ? 1 : 0;
+    return message.at("end").get<int>();
   };
   const Json setup = receive_broadcast(*links.control);
   if (setup.contains("end")) return end(setup);
+  const std::string own_name = name_of_rank(process.rank, host_name());
   std::unique_ptr<Follower> follower;
-  Json ready;
-  try {
-    const RankTask task(links.progress.get(), "loading its part of the model");
+  const Json opened = answer_of(own_name, links.progress.get(), "opening the model", [&](Json& answer) {
     follower = std::make_unique<Follower>(process, setup);
-    ready["weight_bytes"] = follower->weight_bytes();
-    ready["tensor_limit_bytes"] = follower->tensor_limit();
-    ready["weight_forms"] = follower->weight_forms();
-    ready["hardware"] = hardware_of(follower->device());
-  } catch (...) {
-    ready["error"] = error_to_json(std::current_exception());
-  }
+    answer["model_files"] = model_files_identity(follower->files());
+  });
+  send_message(*links.control, opened, 0);
+  const Json first_model = receive_broadcast(*links.control);
+  if (first_model.contains("end")) return end(first_model);
+  const Json ready = answer_of(own_name, links.progress.get(), "loading its part of the model", [&](Json& answer) {
+    follower->compare(first_model);
+    if (!setup.at("loads").get<bool>()) return;
+    follower->load(setup);
+    answer["weight_bytes"] = follower->weight_bytes();
+    answer["tensor_limit_bytes"] = follower->tensor_limit();
+    answer["weight_forms"] = follower->weight_forms();
+    answer["hardware"] = hardware_of(follower->device());
+  });
   send_message(*links.control, ready, 0);
   const Json next = receive_broadcast(*links.control);
   if (next.contains("end")) return end(next);
@@ -208,14 +253,16 @@ int follow(const LaunchedProcess& process, RankLinks& links, SupervisedRun* supe
   send_message(*links.control, {link.latency_s, link.bytes_per_s}, 0);
   RankLinks taken = std::move(links);
   links.at_loss = taken.at_loss;  // for whom a loss ends
-  return follower->serve(std::move(taken));
+  const WorkEnd ended = follower->serve(std::move(taken));
+  if (supervised != nullptr && ended.well) supervised->ends_for_good();
+  return ended.exit_code;
 }
 
 }  // namespace
 
 int threads_of_process(const RunSpec& run, int32_t processes) {
   if (run.threads == 0 && std::getenv("OMP_NUM_THREADS") != nullptr) return omp_get_max_threads();
-  const int64_t threads = run.threads > 0 ? run.threads : omp_get_num_procs();
+  const int64_t threads = run.threads > 0 ? usable_thread_count(run.threads) : omp_get_num_procs();
   return static_cast<int>(std::max<int64_t>(1, threads / processes));
 }
 
@@ -237,7 +284,7 @@ RankProcesses::~RankProcesses() {
   if (links_.control == nullptr) return;
   try {
     for (int32_t rank = 1; is_set_up_ && rank < process_.size; ++rank) receive_message(*links_.control, rank);
-    broadcast_message(*links_.control, {{"end", for_good_ || std::uncaught_exceptions() > 0}, {"for_good", for_good_}});
+    broadcast_message(*links_.control, {{"end", exit_code_}, {"for_good", for_good_}});
     links_.end();
   } catch (const std::exception&) {
     links_.at_loss();  // the others see it as this one does
@@ -265,25 +312,52 @@ int32_t RankProcesses::on_cores_of(size_t rank) const {
   }));
 }
 
-void RankProcesses::set_up(const RankSetup& setup) {
+void RankProcesses::take_answers(const std::function<void(int32_t rank, const Json& answer)>& take) {
+  std::exception_ptr failure;
+  for (int32_t rank = 1; rank < process_.size; ++rank) {
+    const Json answer = receive_message(*links_.control, rank);
+    if (!answer.contains("error")) {
+      take(rank, answer);
+    } else if (failure == nullptr) {
+      failure = error_from_json(answer.at("error"), name_of_rank(rank, ranks_[static_cast<size_t>(rank)].host));
+    }
+  }
+  is_set_up_ = false;
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+void RankProcesses::set_up(const RankSetup& setup, const ModelFiles& own) {
   layouts_ = setup.layouts;
   std::vector<int32_t> on_this_host, on_these_cores;
-  std::vector<bool> on_first_host;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     on_this_host.push_back(on_host_of(rank));
     on_these_cores.push_back(on_cores_of(rank));
-    on_first_host.push_back(ranks_[rank].host == ranks_.front().host);
   }
   broadcast_message(*links_.control, {{"jobs_file", to_yaml(setup.jobs_file)},
                                       {"compute_dtype", setup.compute_dtype},
                                       {"on_cpu", setup.on_cpu},
                                       {"positions", setup.positions},
                                       {"layouts", layouts_to_json(setup.layouts)},
-                                      {"model_fingerprint", setup.model_fingerprint},
                                       {"on_this_host", on_this_host},
                                       {"on_these_cores", on_these_cores},
-                                      {"on_first_host", on_first_host}});
+                                      {"loads", setup.loads}});
+  std::vector<std::string> known_files{model_files_identity(own)};
+  std::vector<bool> compares(ranks_.size(), false);
+  take_answers([&](int32_t rank, const Json& opened) {
+    const auto files = opened.at("model_files").get<std::string>();
+    compares[static_cast<size_t>(rank)] = files.empty() || std::ranges::count(known_files, files) == 0;
+    known_files.push_back(files);
+  });
+  const bool any_compares = std::ranges::count(compares, true) > 0;
+  broadcast_message(*links_.control, {{"compares", compares},
+                                      {"host", ranks_.front().host},
+                                      {"shape", shape_of(own.config)},
+                                      {"fingerprint", any_compares ? setup.model_fingerprint() : ""}});
   is_set_up_ = true;
+}
+
+void RankProcesses::wait_until_compared() {
+  take_answers([](int32_t, const Json&) {});
 }
 
 bool RankProcesses::end_for_good() {
@@ -291,33 +365,37 @@ bool RankProcesses::end_for_good() {
   return for_good_;
 }
 
-RankLinks RankProcesses::take_links(const Backbone& own, const ComputeDevice& device) {
-  std::exception_ptr failure;
+void RankProcesses::wait_until_loaded(const Backbone& own, const ComputeDevice& device) {
   std::vector<RankHardware> hardware{{ranks_.front().host, hardware_of(device)}};
   std::vector<std::string> forms{own.weight_forms()};
-  for (int32_t rank = 1; rank < process_.size; ++rank) {
+  take_answers([&](int32_t rank, const Json& ready) {
     RankProcess& other = ranks_[static_cast<size_t>(rank)];
-    const Json ready = receive_message(*links_.control, rank);
-    if (ready.contains("error")) {
-      if (failure == nullptr) failure = error_from_json(ready.at("error"), name_of_rank(rank, other.host));
-      continue;
-    }
     other.weight_bytes = ready.at("weight_bytes").get<int64_t>();
     other.tensor_limit_bytes = ready.at("tensor_limit_bytes").get<int64_t>();
     forms.push_back(ready.at("weight_forms").get<std::string>());
     hardware.push_back({other.host, ready.at("hardware").get<std::string>()});
-  }
-  is_set_up_ = false;
-  if (failure != nullptr) std::rethrow_exception(failure);
+  });
   if (const auto unlike = ranks_of_unlike_forms(layouts_, forms)) {
     const auto [first, second] = *unlike;
     throw_user_error("run.parallel: shard: {} and {} would share weights, but have processors with different kernels, which read them in "
                      "different forms; accepted with run.portable_kernels: true, or with equal COTUNE_CPU_ISA on both",
                      name_of_rank(first, ranks_[static_cast<size_t>(first)].host), name_of_rank(second, ranks_[static_cast<size_t>(second)].host));
   }
-  const GpuMessages gpu_messages = choose_gpu_messages(device, hardware);
-  gpu_messages_ = gpu_messages.text;
-  const Json message = {{"between_devices", gpu_messages.between_devices}};
+  gpu_messages_ = choose_gpu_messages(device, hardware);
+}
+
+int RankProcesses::ending_all_with_code_of(const std::function<int()>& part) {
+  try {
+    exit_code_ = part();
+  } catch (...) {
+    exit_code_ = exit_code_of(std::current_exception());
+    throw;
+  }
+  return exit_code_;
+}
+
+RankLinks RankProcesses::take_links(const ComputeDevice& device) {
+  const Json message = {{"between_devices", gpu_messages_.between_devices}};
   broadcast_message(*links_.control, message);
   link_ = reach_others(links_, message, device, layouts_);
   for (int32_t rank = 1; rank < process_.size; ++rank) {
@@ -330,12 +408,16 @@ RankLinks RankProcesses::take_links(const Backbone& own, const ComputeDevice& de
 int follow_first_rank(const LaunchedProcess& process, SupervisedRun* supervised) {
   RankLinks links = meet(process);
   leave_stopping_to_the_first_rank();
+  int exit_code = 0;
   try {
-    return follow(process, links, supervised);
+    exit_code = follow(process, links, supervised);
   } catch (const CommunicationEnded&) {
     if (links.at_loss) links.at_loss();
     throw;
   }
+  // A launcher that sees a process end so ends the others at once, and the first one may still have to say why.
+  if (exit_code != 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+  return exit_code;
 }
 
 }  // namespace cotune

@@ -12,8 +12,10 @@
 
 #include "base/counted.h"
 #include "base/error.h"
+#include "cli/inputs/compute_dtype.h"
 #include "cli/inputs/emulated_run.h"
 #include "cli/inputs/profile_fingerprint.h"
+#include "cli/inputs/usable_threads.h"
 #include "cli/run/memory_check.h"
 #include "cli/run/overwritten_inputs.h"
 #include "cli/run/rank_checks.h"
@@ -105,6 +107,7 @@ class RunReader {
       mistakes_.add(place.file, place.line, place.field, message.starts_with(prefix) ? message.substr(prefix.size()) : message);
     }
     if (!read_.device.notice.empty()) fmt::print(stderr, "{}\n", read_.device.notice);
+    usable_threads(run.threads, "run.threads");  // says where they are fewer
     if (processes_ != nullptr || run.threads > 0) {
       set_thread_count(threads_of_process(run, processes_ != nullptr ? processes_->on_cores_of(0) : 1));
     }
@@ -182,7 +185,8 @@ class RunReader {
     if (read_.device.is_emulated()) return;
     read_.limit_bytes = memory_limit(run(), read_.device, processes_ != nullptr ? processes_->on_host_of(0) : 1);
     if (has_config() && read_.device.is_cpu() && processes_ == nullptr) {
-      check_weights_fit(run().memory, place_in(run_places_, "run.memory"), read_.limit_bytes, config(), read_.compute, parallel_of(run()).tensor().size(), mistakes_);
+      check_weights_fit(run().memory, place_in(run_places_, "run.memory"), read_.limit_bytes, config(), read_.compute,
+                        parallel_of(run()).tensor().size(), mistakes_);
     }
   }
 
@@ -203,7 +207,8 @@ class RunReader {
   void divide() {
     read_.is_planned = run().parallel == parallel_as_planned;
     if (!read_.is_planned || run().ranks == 1 || !mistakes_.empty() || read_.inputs.text == nullptr) return;
-    read_.layouts = divide_as_planned(read_.inputs.jobs_file.run, read_.division_question(), shapes_of(read_.jobs_file(), read_.inputs.data, config()));
+    read_.layouts =
+        divide_as_planned(read_.inputs.jobs_file.run, read_.division_question(), shapes_of(read_.jobs_file(), read_.inputs.data, config()));
   }
 
  private:
@@ -231,7 +236,9 @@ class RunReader {
 
   /// Options that mean nothing where nothing is computed, and a launcher, whose processes do not share a clock.
   void check_emulated() {
-    const auto refuse = [&](const char* option, const char* why) { mistakes_.add(option, 0, "", fmt::format("{}, and run.device is emulated", why)); };
+    const auto refuse = [&](const char* option, const char* why) {
+      mistakes_.add(option, 0, "", fmt::format("{}, and run.device is emulated", why));
+    };
     if (arguments_.sample_tokens > 0) refuse("--sample-tokens", "answers are those of a trained adapter");
     if (arguments_.resume) refuse("--resume", "a run is resumed from checkpoints");
     if (arguments_.restarts > 0) refuse("--restarts", "a run is started again from checkpoints");
@@ -274,7 +281,7 @@ DivisionQuestion ReadRun::division_question() const {
           .hosts = processes != nullptr ? processes->host_count() : 1,
           .dtype = costs.machine.dtype,
           .may_divide_layers = arguments.sample_tokens == 0 && arguments.profile.empty(),
-          .may_divide_tokens = run().interleave != Interleave::always,
+          .may_be_sequence_parallel = run().interleave != Interleave::always,
           .may_shard_weights = processes != nullptr && device.is_cpu()};
 }
 

@@ -33,6 +33,14 @@ void take_up_job_changes(JobsFileReading& reading, Diagnostics& mistakes) {
   }
 }
 
+std::vector<std::string> names_of_jobs_to_go_on(const std::vector<std::unique_ptr<TrainingJob>>& jobs, const JobChanges& changes) {
+  std::vector<std::string> names;
+  for (const auto& job : jobs) {
+    if (!changes.cancelled.contains(job->spec().name)) names.push_back(job->spec().name);
+  }
+  return names;
+}
+
 void leave_as_they_were(const std::vector<std::unique_ptr<TrainingJob>>& jobs, const RungRecords& rungs, JobChanges& changes, bool stays) {
   Sweeps sweeps(rungs);
   for (const auto& job : jobs) {

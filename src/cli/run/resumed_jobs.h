@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/diagnostics.h"
@@ -16,6 +17,9 @@ namespace cotune {
 /// have, as run.json has them, and gives jobs the priorities that were asked for. Where the chunk size is auto, it is the one that the run
 /// found at its start. What is wrong in run.json goes to `mistakes`.
 void take_up_job_changes(JobsFileReading& reading, Diagnostics& mistakes);
+
+/// Those that are not cancelled.
+std::vector<std::string> names_of_jobs_to_go_on(const std::vector<std::unique_ptr<TrainingJob>>& jobs, const JobChanges& changes);
 
 /// Cancelled jobs stay cancelled. Paused ones stay paused as long as the run has anything else to do, or stays for further jobs
 /// (then all may be resumed by `cotune job`); else --resume means them, and they are taken out of `changes`. Candidates that wait at

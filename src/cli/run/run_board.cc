@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "cli/reporting/rank_view.h"
 #include "train/checkpoint.h"
@@ -44,8 +45,12 @@ void RunBoard::fill(JobReport& report, const TrainingJob& job) {
 }
 
 void RunBoard::show(const TrainingJob& job, bool added) {
-  JobReport report{.name = job.spec().name, .tenant = job.spec().tenant, .sweep = job.spec().sweep.of, .by_accuracy = job.spec().sweep.metric == SweepMetric::eval_accuracy,
-                   .deadline = job.spec().deadline, .added = added};
+  JobReport report{.name = job.spec().name,
+                   .tenant = job.spec().tenant,
+                   .sweep = job.spec().sweep.of,
+                   .by_accuracy = job.spec().sweep.metric == SweepMetric::eval_accuracy,
+                   .deadline = job.spec().deadline,
+                   .added = added};
   report.checkpoint = newest_checkpoint(job);
   fill(report, job);
   const std::lock_guard lock(mutex_);
@@ -68,6 +73,7 @@ void RunBoard::update(const TrainingJob& job) {
 
 void RunBoard::on_step(const StepEvent& event) {
   const std::lock_guard lock(mutex_);
+  has_stepped_ = true;
   const auto found = jobs_.find(event.job->index());
   if (found == jobs_.end()) return;
   Shown& shown = found->second;
@@ -89,7 +95,7 @@ void RunBoard::on_usage(const UsageEvent& event) {
 
 void RunBoard::on_round_ended(double seconds) {
   const std::lock_guard lock(mutex_);
-  ++rounds_;
+  if (std::exchange(has_stepped_, false)) ++rounds_;
   seconds_ = seconds;
 }
 

@@ -72,7 +72,8 @@ class RunBoard : public RunObserver {
   MemoryView memory_;
   std::vector<RankView> ranks_;
   std::deque<std::string> events_;  ///< the newest
-  int64_t rounds_ = 0;
+  int64_t rounds_ = 0;        ///< with steps, as RunSummary counts them
+  bool has_stepped_ = false;  ///< a job, in the round at hand
   double seconds_ = 0;
   bool idle_ = false, stopping_ = false;
 };

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/leads_through.h"
-#include "base/sudden_end.h"
+#include "base/path_passes_through.h"
+#include "base/abrupt_exit.h"
 #include "cli/inputs/run_setup.h"
 #include "cli/terminal/stop_signals.h"
 #include "ops/memory.h"
@@ -58,7 +58,7 @@ std::string changing_source(const Trainer& trainer, const std::filesystem::path&
   const auto lies_in = [&](const std::filesystem::path& folder) {
     std::error_code unknown;
     const std::filesystem::path place = std::filesystem::canonical(folder, unknown);
-    return !unknown && leads_through(adapter, {place});
+    return !unknown && path_passes_through(adapter, {place});
   };
   for (const auto& job : trainer.jobs()) {
     if (has_ended(job->state().status)) continue;

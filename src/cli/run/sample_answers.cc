@@ -7,7 +7,7 @@
 
 namespace cotune {
 
-SampleAnswers::SampleAnswers(std::shared_ptr<const Backbone> backbone, const ModelText& text, int64_t max_new_tokens,
+SampleAnswers::SampleAnswers(std::shared_ptr<Backbone> backbone, const ModelText& text, int64_t max_new_tokens,
                              std::vector<RunObserver*> observers)
     : generator_(std::move(backbone)), text_(text), max_new_tokens_(max_new_tokens), observers_(std::move(observers)) {}
 

@@ -16,7 +16,7 @@ namespace cotune {
 class SampleAnswers : public RunObserver {
  public:
   /// text and observers must outlive this. max_new_tokens: length of an answer.
-  SampleAnswers(std::shared_ptr<const Backbone> backbone, const ModelText& text, int64_t max_new_tokens,
+  SampleAnswers(std::shared_ptr<Backbone> backbone, const ModelText& text, int64_t max_new_tokens,
                 std::vector<RunObserver*> observers);
 
   void on_job_started(const TrainingJob& job) override;

@@ -7,14 +7,18 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
+#include "cli/inputs/compute_dtype.h"
 #include "cli/reporting/sweep_table.h"
 #include "cli/run/check_report.h"
 #include "cli/run/memory_check.h"
+#include "cli/run/resumed_jobs.h"
 #include "jobs/emulated_file.h"
 #include "jobs/parallel.h"
 #include "ops/backend.h"
+#include "train/lost_checkpoints.h"
 #include "train/rank_planner.h"
+#include "train/sweep_folder.h"
 #include "train/trainer.h"
 
 namespace cotune {
@@ -28,19 +32,30 @@ void check_start(RunInputs& inputs, const RunStart& start, CheckReport& report, 
   const JobsFile& jobs_file = inputs.jobs_file;
   const at::ScalarType compute = compute_dtype(jobs_file.model, start.device);
   const fs::path folder = jobs_file.run.output;
+  JobChanges changes;
   if (start.resumes) {
     const RunRecord record = make_record(inputs, compute, start.device, start.limit_bytes);
     const fs::path file = folder / "run.json";
-    compare_with(RunRecord::from_json(read_file(file), file.string()), record, folder, mistakes);
+    const RunRecord before = RunRecord::from_json(read_file(file), file.string());
+    compare_with(before, record, folder, mistakes);
+    changes = before.changes;
     inputs.model.files.weights->drop_pages();
   }
   report.jobs = make_jobs(inputs, compute, start.device);
   check_rungs(report.jobs, mistakes);
   const bool goes_on = start.resumes && mistakes.empty();
+  if (goes_on) check_lost_checkpoints(folder, names_of_jobs_to_go_on(report.jobs, changes), mistakes);
   for (const auto& job : report.jobs) {
     if (!goes_on) continue;
     try {
       job->resume();
+    } catch (const UserError& error) {
+      mistakes.add(error);
+    }
+  }
+  if (start.resumes) {
+    try {
+      read_rung_records(folder);
     } catch (const UserError& error) {
       mistakes.add(error);
     }

@@ -19,7 +19,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
 #include "cli/terminal/stop_signals.h"
 #include "console/command_line.h"
 #include "console/output.h"

@@ -16,8 +16,9 @@ namespace {
 void add_processes(const ReadRun& read, const LoadedRun& loaded, TrainerOptions& options) {
   RankProcesses& processes = *read.processes;
   const std::shared_ptr<Backbone>& backbone = loaded.backbone();
-  const auto leader = std::make_shared<RankLeader>(backbone, loaded.process_layouts, processes.take_links(*backbone, read.device));
+  const auto leader = std::make_shared<RankLeader>(backbone, loaded.process_layouts, processes.take_links(read.device));
   leader->change_weights = [backbone, &files = read.files()](const BackboneUse& use_now) { backbone->use_for(files, use_now); };
+  leader->exit_code = [&processes] { return processes.exit_code(); };
   options.rank_group = leader;
   options.rank_link = processes.measured_link();
   options.gpu_messages = processes.gpu_messages();

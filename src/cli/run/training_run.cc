@@ -16,6 +16,7 @@
 #include "cli/reporting/run_trace.h"
 #include "cli/run/live_run.h"
 #include "cli/run/loaded_run.h"
+#include "cli/run/rank_processes.h"
 #include "cli/run/read_run.h"
 #include "cli/run/run_control.h"
 #include "cli/run/run_recorder.h"
@@ -48,8 +49,29 @@ RunSummary run_to_the_end(Trainer& trainer) {
   }
 }
 
+/// Whether the other processes have the model that this one has. Adds what is wrong there to the mistakes.
+void check_models_of_processes(ReadRun& read) {
+  try {
+    read.processes->set_up({.jobs_file = read.jobs_file(),
+                            .compute_dtype = c10::toString(read.compute),
+                            .on_cpu = read.device.is_cpu(),
+                            .model_fingerprint =
+                                [&files = read.files()] {
+                                  std::string fingerprint = model_fingerprint(files);
+                                  files.weights->drop_pages();
+                                  return fingerprint;
+                                },
+                            .loads = false},
+                           read.files());
+    read.processes->wait_until_compared();
+  } catch (const UserError& error) {
+    read.mistakes.add(error);
+  }
+}
+
 /// `--check`.
 void report_check(ReadRun& read) {
+  if (read.processes != nullptr && read.mistakes.empty()) check_models_of_processes(read);
   const RunStart start{.device = read.device,
                        .limit_bytes = read.limit_bytes,
                        .costs = read.costs,
@@ -191,13 +213,16 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   observers.lines.tell_with([&control](const std::string& line) { control.tell(line); });
   control.attach(options);
   Trainer trainer(loaded->backbone(), std::move(loaded->jobs), std::move(options));
-  control.open(trainer);
-  const bool is_live = !json && !read->arguments.plain && processes == nullptr && has_live_terminal();
-  const std::unique_ptr<LiveView> live = is_live ? live_view_of_this_run(control, observers.lines, !read->emulated) : nullptr;
-  const RunSummary summary = run_to_the_end(trainer);
-  if (live != nullptr) live->end();
-  control.close();
-  return report(summary, trainer, observers, *read, loaded->folder);
+  const auto run_and_report = [&] {
+    control.open(trainer);
+    const bool is_live = !json && !read->arguments.plain && processes == nullptr && has_live_terminal();
+    const std::unique_ptr<LiveView> live = is_live ? live_view_of_this_run(control, observers.lines, !read->emulated) : nullptr;
+    const RunSummary summary = run_to_the_end(trainer);
+    if (live != nullptr) live->end();
+    control.close();
+    return report(summary, trainer, observers, *read, loaded->folder);
+  };
+  return processes != nullptr ? processes->ending_all_with_code_of(run_and_report) : run_and_report();
 }
 
 }  // namespace cotune

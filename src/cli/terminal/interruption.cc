@@ -10,14 +10,14 @@
 #include <cstdint>
 
 #include "base/atomic_file.h"
-#include "base/end_wishes.h"
-#include "base/sudden_end.h"
+#include "base/stop_requests.h"
+#include "base/abrupt_exit.h"
 
 namespace cotune {
 namespace {
 
 std::atomic<bool> requested{false}, to_end{false};
-EndWishes wishes;
+StopRequests stop_requests;
 /// Can be read from where a signal has come. Made once, before any signal is caught.
 int event = -1;
 /// Can be read from where wake_input() was called.
@@ -31,7 +31,7 @@ extern "C" void on_interruption(int number) {
   [[maybe_unused]] const ssize_t written = ::write(event, &one, sizeof one);
   requested = true;
   errno = error;
-  if (wishes.take(number) != EndWish::repeated) return;
+  if (stop_requests.take(number) != StopRequest::repeated) return;
   before_sudden_end();
   remove_unfinished_files();
   std::signal(number, SIG_DFL);
@@ -45,7 +45,7 @@ void catch_interruption() {
     if (*each < 0) *each = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   }
   requested = to_end.load();
-  if (!to_end) wishes.forget();
+  if (!to_end) stop_requests.forget();
   uint64_t count = 0;
   [[maybe_unused]] const ssize_t read = ::read(event, &count, sizeof count);
   struct sigaction action{};

@@ -4,7 +4,7 @@
 
 namespace cotune {
 
-/// From here on the next Ctrl-C (SIGINT; SIGTERM and SIGHUP too) sets interrupted(), and one more (EndWish::repeated) ends the program,
+/// From here on the next Ctrl-C (SIGINT; SIGTERM and SIGHUP too) sets interrupted(), and one more (StopRequest::repeated) ends the program,
 /// without files that are not whole (remove_unfinished_files).
 /// Called again it forgets a Ctrl-C, and nothing else: asked_to_end() stays.
 void catch_interruption();

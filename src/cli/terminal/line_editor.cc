@@ -14,9 +14,9 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
+#include "base/utf8.h"
 #include "cli/terminal/interruption.h"
-#include "data/tokenizer/unicode.h"
 #include "watch/terminal.h"
 
 namespace cotune {

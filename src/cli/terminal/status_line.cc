@@ -1,10 +1,7 @@
 #include "cli/terminal/status_line.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include "base/quantity_text.h"
-#include "base/sudden_end.h"
+#include "base/abrupt_exit.h"
 #include "watch/screen_text.h"
 #include "watch/terminal.h"
 
@@ -13,8 +10,7 @@ namespace {
 
 /// As much as one line of the terminal holds: what wraps cannot be drawn over.
 std::string in_one_line(const std::string& text) {
-  winsize size{};
-  const size_t columns = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
+  const size_t columns = error_terminal_columns() - 1;
   return columns_of(text) > columns ? in_columns(text, columns, Align::left, shows_unicode()) : text;
 }
 

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "base/atomic_file.h"
-#include "base/end_wishes.h"
-#include "base/sudden_end.h"
+#include "base/stop_requests.h"
+#include "base/abrupt_exit.h"
 #include "console/early_stop.h"
 
 namespace cotune {
@@ -24,13 +24,13 @@ static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<void*>::is_a
 /// Set once and never freed: the handler reads it.
 std::atomic<const std::vector<std::string>*> removed_when_stopped{nullptr};
 
-EndWishes stop_wishes;
+StopRequests requests_of_signals;
 constexpr int passed_on_mark = 0x636f74;
 
 void stop(int number, const siginfo_t& info) {
   const bool is_passed_on = info.si_code == SI_QUEUE && info.si_value.sival_int == passed_on_mark;
-  const EndWish wish = stop_wishes.take(number, is_passed_on);
-  if (wish == EndWish::known) return;
+  const StopRequest request = requests_of_signals.take(number, is_passed_on);
+  if (request == StopRequest::known) return;
   if (!finishing) {
     remove_unfinished_files();
     if (const std::vector<std::string>* paths = removed_when_stopped) {
@@ -41,7 +41,7 @@ void stop(int number, const siginfo_t& info) {
     write_to_standard_error(stopped_before_training);
     ::_exit(stopped_exit_code);
   }
-  if (wish == EndWish::repeated) {
+  if (request == StopRequest::repeated) {
     before_sudden_end();
     remove_unfinished_files();
     std::signal(number, SIG_DFL);

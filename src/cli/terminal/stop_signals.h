@@ -16,7 +16,7 @@ void catch_stop_signals();
 /// they are empty.
 void remove_when_stopped(const std::vector<std::filesystem::path>& paths);
 
-/// From here on the first signal sets stop_requested(), and a second one (EndWish::repeated) ends the program as the signal does by default.
+/// From here on the first signal sets stop_requested(), and a second one (StopRequest::repeated) ends the program as the signal does by default.
 /// saves: jobs, before the end; false: the run is emulated, which is said.
 void finish_before_stopping(bool saves);
 

@@ -8,11 +8,11 @@
 #include "base/diagnostics.h"
 #include "base/file.h"
 #include "base/json_text.h"
+#include "base/utf8.h"
 #include "data/records/chat_record.h"
 #include "data/records/field_line.h"
 #include "data/records/jsonl.h"
 #include "data/records/record_error.h"
-#include "data/tokenizer/unicode.h"
 
 namespace cotune {
 namespace {

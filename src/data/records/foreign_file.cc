@@ -61,7 +61,9 @@ bool is_bzip2(std::string_view head) {
 }
 
 /// The word stands at the beginning and at the end, before a byte that says how long the last part is: longer than a newline could say.
-bool is_orc(std::string_view head, std::string_view tail) { return head.starts_with("ORC") && tail.starts_with("ORC") && static_cast<unsigned char>(tail.back()) > '\n' && tail.size() == 4; }
+bool is_orc(std::string_view head, std::string_view tail) {
+  return head.starts_with("ORC") && tail.starts_with("ORC") && static_cast<unsigned char>(tail.back()) > '\n' && tail.size() == 4;
+}
 
 }  // namespace
 

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <optional>
 
-#include "data/tokenizer/unicode.h"
+#include "base/utf8.h"
 
 namespace cotune {
 namespace {

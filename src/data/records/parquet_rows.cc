@@ -27,7 +27,8 @@ ParquetRowsFunction* plugin() {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* reason = dlerror();
-    throw_user_error("is a Parquet file, and the plugin that reads it does not load ({}): {}", reason == nullptr ? "unknown error" : reason, ways_out);
+    throw_user_error("is a Parquet file, and the plugin that reads it does not load ({}): {}", reason == nullptr ? "unknown error" : reason,
+                     ways_out);
   }
   auto* interface = reinterpret_cast<const char* (*)()>(dlsym(library, parquet_interface_symbol));
   auto* rows = reinterpret_cast<ParquetRowsFunction*>(dlsym(library, parquet_plugin_symbol));

@@ -90,7 +90,8 @@ class ChatTemplate {
  private:
   /// Throws UserError where there is none for such a chat.
   const jinja::Template& template_for(const nlohmann::ordered_json& tools) const;
-  ChatRenderings renderings_of(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools, std::optional<std::tm> now = std::nullopt) const;
+  ChatRenderings renderings_of(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
+                               std::optional<std::tm> now = std::nullopt) const;
 
   std::string name_;
   std::optional<jinja::Template> template_, tool_use_;

@@ -1,4 +1,4 @@
-/// Values of the template interpreter. Text remembers where each of its bytes came from, so that whoever tokenises the
+/// Values of the template interpreter. Text remembers where each of its bytes came from, so that whoever tokenizes the
 /// rendered text can tell the template's own control tokens from the same characters inside a user's message.
 #pragma once
 

@@ -6,7 +6,7 @@
 #include <queue>
 
 #include "base/error.h"
-#include "data/tokenizer/unicode.h"
+#include "base/utf8.h"
 
 namespace cotune {
 namespace {
@@ -49,7 +49,7 @@ BpeModel::BpeModel(TokenIds vocabulary, const std::vector<Merge>& merges, BpeOpt
       forbidden_(std::move(forbidden)),
       ascii_(128, -1),
       table_(std::bit_ceil(std::max<size_t>(merges.size() * 2, 16))),
-      cache_(std::make_unique<std::array<CacheShard, kShards>>()) {
+      cache_(std::make_unique<std::array<CacheShard, shard_count>>()) {
   std::sort(forbidden_.begin(), forbidden_.end());
   std::string joined;
   for (size_t i = 0; i < merges.size(); ++i) {
@@ -85,7 +85,7 @@ BpeModel::BpeModel(TokenIds vocabulary, const std::vector<Merge>& merges, BpeOpt
 
 void BpeModel::insert(PairMerge merge) {
   size_t slot = slot_of(merge.pair, table_.size());
-  while (table_[slot].pair != kNoPair && table_[slot].pair != merge.pair) slot = (slot + 1) & (table_.size() - 1);
+  while (table_[slot].pair != no_pair && table_[slot].pair != merge.pair) slot = (slot + 1) & (table_.size() - 1);
   table_[slot] = merge;
 }
 
@@ -93,13 +93,13 @@ const BpeModel::PairMerge* BpeModel::find(int32_t left, int32_t right) const {
   const uint64_t pair = pair_key(left, right);
   for (size_t slot = slot_of(pair, table_.size());; slot = (slot + 1) & (table_.size() - 1)) {
     if (table_[slot].pair == pair) return &table_[slot];
-    if (table_[slot].pair == kNoPair) return nullptr;
+    if (table_[slot].pair == no_pair) return nullptr;
   }
 }
 
 std::vector<std::pair<int32_t, int32_t>> BpeModel::merges() const {
   std::vector<PairMerge> ranked;
-  std::ranges::copy_if(table_, std::back_inserter(ranked), [](const PairMerge& merge) { return merge.pair != kNoPair; });
+  std::ranges::copy_if(table_, std::back_inserter(ranked), [](const PairMerge& merge) { return merge.pair != no_pair; });
   std::ranges::sort(ranked, {}, &PairMerge::rank);
   std::vector<std::pair<int32_t, int32_t>> out;
   for (const PairMerge& merge : ranked) out.emplace_back(merge.pair >> 32, merge.pair & 0xFFFFFFFF);
@@ -183,10 +183,10 @@ void BpeModel::merge(bool allow_forbidden, std::vector<int32_t>& tokens) const {
 void BpeModel::encode(std::string_view word, bool allow_forbidden, std::vector<int32_t>& out) const {
   if (word.empty()) return;
   allow_forbidden = allow_forbidden || !can_make_forbidden_;
-  const bool cached = allow_forbidden && word.size() <= kLongestCachedWord;
+  const bool cached = allow_forbidden && word.size() <= longest_cached_word;
   CacheShard* shard = nullptr;
   if (cached) {
-    shard = &(*cache_)[StringHash()(word) % kShards];
+    shard = &(*cache_)[StringHash()(word) % shard_count];
     const std::lock_guard lock(shard->mutex);
     if (const auto it = shard->words.find(word); it != shard->words.end()) {
       out.insert(out.end(), it->second.begin(), it->second.end());
@@ -204,7 +204,7 @@ void BpeModel::encode(std::string_view word, bool allow_forbidden, std::vector<i
   out.insert(out.end(), tokens.begin(), tokens.end());
   if (cached) {
     const std::lock_guard lock(shard->mutex);
-    if (shard->words.size() < kWordsPerShard) shard->words.emplace(word, std::move(tokens));
+    if (shard->words.size() < words_per_shard) shard->words.emplace(word, std::move(tokens));
   }
 }
 

@@ -54,20 +54,20 @@ class BpeModel {
 
  private:
   struct PairMerge {
-    uint64_t pair = kNoPair;
+    uint64_t pair = no_pair;
     uint32_t rank = 0;
     int32_t result = 0;
   };
-  static constexpr uint64_t kNoPair = ~uint64_t{0};
+  static constexpr uint64_t no_pair = ~uint64_t{0};
 
   /// One shard of the word cache.
   struct CacheShard {
     std::mutex mutex;
     std::unordered_map<std::string, std::vector<int32_t>, StringHash, std::equal_to<>> words;
   };
-  static constexpr size_t kShards = 16;
-  static constexpr size_t kWordsPerShard = 4096;
-  static constexpr size_t kLongestCachedWord = 64;
+  static constexpr size_t shard_count = 16;
+  static constexpr size_t words_per_shard = 4096;
+  static constexpr size_t longest_cached_word = 64;
 
   void insert(PairMerge merge);
   const PairMerge* find(int32_t left, int32_t right) const;
@@ -82,7 +82,7 @@ class BpeModel {
   std::vector<int32_t> ascii_;       ///< token of each ASCII character, -1 for none
   std::array<int32_t, 256> bytes_;   ///< tokens <0x00>..<0xFF>, -1 for none
   std::vector<PairMerge> table_;     ///< open addressing, a power of two
-  std::unique_ptr<std::array<CacheShard, kShards>> cache_;
+  std::unique_ptr<std::array<CacheShard, shard_count>> cache_;
 };
 
 }  // namespace cotune

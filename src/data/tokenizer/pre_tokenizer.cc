@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/utf8.h"
 #include "data/tokenizer/tokenizer_normalizer.h"
 #include "data/tokenizer/unicode.h"
 
@@ -16,12 +17,12 @@ void apply_behavior(SplitBehavior behavior, Pieces& pieces) {
   Pieces out;
   bool previous = false;
   switch (behavior) {
-    case SplitBehavior::kIsolated:
+    case SplitBehavior::isolated:
       return;
-    case SplitBehavior::kRemoved:
+    case SplitBehavior::removed:
       std::erase_if(pieces, [](const RegexPiece& p) { return p.matched; });
       return;
-    case SplitBehavior::kContiguous:
+    case SplitBehavior::contiguous:
       for (const RegexPiece& p : pieces) {
         if (p.matched == previous && !out.empty()) {
           out.back().end = p.end;
@@ -31,7 +32,7 @@ void apply_behavior(SplitBehavior behavior, Pieces& pieces) {
         previous = p.matched;
       }
       break;
-    case SplitBehavior::kMergedWithPrevious:
+    case SplitBehavior::merged_with_previous:
       for (const RegexPiece& p : pieces) {
         if (p.matched && !previous && !out.empty()) {
           out.back().end = p.end;
@@ -41,7 +42,7 @@ void apply_behavior(SplitBehavior behavior, Pieces& pieces) {
         previous = p.matched;
       }
       break;
-    case SplitBehavior::kMergedWithNext:
+    case SplitBehavior::merged_with_next:
       for (auto p = pieces.rbegin(); p != pieces.rend(); ++p) {
         if (p->matched && !previous && !out.empty()) {
           out.back().begin = p->begin;
@@ -123,12 +124,12 @@ WordList run(const SplitByString& step, WordList list) {
 }
 
 WordList run(const SplitDigits& step, WordList list) {
-  return cut(std::move(list), step.individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous, false,
+  return cut(std::move(list), step.individual ? SplitBehavior::isolated : SplitBehavior::contiguous, false,
              find_digits);
 }
 
 WordList run(const ByteLevelWords& step, WordList list) {
-  static const TokenizerRegex gpt2(kGpt2Split);
+  static const TokenizerRegex gpt2(gpt2_split);
   if (step.add_prefix_space) {
     list = rewrite(list, [](std::string_view text, const WordList::Word&, std::string& out) {
       if (!text.starts_with(' ')) out += ' ';
@@ -136,7 +137,7 @@ WordList run(const ByteLevelWords& step, WordList list) {
     });
   }
   if (step.use_regex) {
-    list = cut(std::move(list), SplitBehavior::kIsolated, false,
+    list = cut(std::move(list), SplitBehavior::isolated, false,
                [](std::string_view text, Pieces& out) { gpt2.split(text, out); });
   }
   return rewrite(list, [](std::string_view text, const WordList::Word&, std::string& out) {
@@ -149,12 +150,12 @@ WordList run(const MetaspaceWords& step, WordList list) {
   list = rewrite(list, [&](std::string_view text, const WordList::Word& word, std::string& out) {
     const std::string replaced = replace_all(text, " ", step.replacement);
     const bool wanted =
-        step.prepend == Prepend::kAlways || (step.prepend == Prepend::kFirst && word.at_text_start);
+        step.prepend == Prepend::always || (step.prepend == Prepend::first_only && word.at_text_start);
     if (wanted && !replaced.starts_with(step.replacement)) out += step.replacement;
     out += replaced;
   });
   if (!step.split) return list;
-  return cut(std::move(list), SplitBehavior::kMergedWithNext, false,
+  return cut(std::move(list), SplitBehavior::merged_with_next, false,
              [&](std::string_view text, Pieces& out) { find_string(text, step.replacement, out); });
 }
 

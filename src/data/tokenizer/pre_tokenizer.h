@@ -29,7 +29,7 @@ struct WordList {
 };
 
 /// What becomes of the matches of a pattern: words of their own, gone, joined to a neighbour, or joined to each other.
-enum class SplitBehavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
+enum class SplitBehavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
 
 struct SplitByRegex {
   TokenizerRegex pattern;
@@ -57,7 +57,7 @@ struct ByteLevelWords {
 
 /// SentencePiece's way: spaces become `replacement`, one is put in front, and words begin with it.
 struct MetaspaceWords {
-  enum class Prepend { kAlways, kFirst, kNever };
+  enum class Prepend { always, first_only, never };
   std::string replacement;
   Prepend prepend;
   bool split;
@@ -90,7 +90,7 @@ std::string_view byte_to_character(uint8_t byte);
 int character_to_byte(char32_t character);
 
 /// GPT-2's expression, also that of ByteLevel with use_regex.
-inline constexpr std::string_view kGpt2Split =
+inline constexpr std::string_view gpt2_split =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 }  // namespace cotune

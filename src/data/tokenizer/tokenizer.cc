@@ -5,8 +5,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/running_checksum.h"
+#include "base/utf8.h"
 #include "data/tokenizer/tokenizer_parts.h"
-#include "data/tokenizer/unicode.h"
 
 namespace cotune {
 namespace {
@@ -84,14 +84,14 @@ void TokenizerParts::index_tokens(const TokenIds& model_vocabulary) {
   const size_t size = static_cast<size_t>(largest) + 1;
   tokens.resize(size);
   decoded_texts.resize(size);
-  kinds.resize(size, TokenKind::kAbsent);
+  kinds.resize(size, TokenKind::absent);
   for (const auto& [text, id] : model_vocabulary) {
     tokens[id] = text;
-    kinds[id] = TokenKind::kModel;
+    kinds[id] = TokenKind::model;
   }
   for (const AddedToken& token : added) {
     tokens[token.id] = token.content;
-    kinds[token.id] = token.special ? TokenKind::kSpecial : TokenKind::kAdded;
+    kinds[token.id] = token.special ? TokenKind::special : TokenKind::added;
     if (!token.normalized) {
       all.raw.add(token, token.content);
       if (!token.special) not_special.raw.add(token, token.content);
@@ -155,7 +155,7 @@ Tokenizer::Stream::Stream(std::shared_ptr<const TokenizerParts> parts, bool skip
 
 std::string Tokenizer::Stream::add(int32_t id) {
   if (!parts_->has_token(id)) return {};
-  if (skip_special_ && parts_->kinds[id] == TokenizerParts::TokenKind::kSpecial) return {};
+  if (skip_special_ && parts_->kinds[id] == TokenizerParts::TokenKind::special) return {};
   return decoder_.add(parts_->text_to_decode(id));
 }
 
@@ -185,11 +185,11 @@ const std::string& Tokenizer::token(int32_t id) const {
 }
 
 bool Tokenizer::is_special(int32_t id) const {
-  return parts_->has_token(id) && parts_->kinds[id] == TokenizerParts::TokenKind::kSpecial;
+  return parts_->has_token(id) && parts_->kinds[id] == TokenizerParts::TokenKind::special;
 }
 
 bool Tokenizer::is_added(int32_t id) const {
-  return parts_->has_token(id) && parts_->kinds[id] >= TokenizerParts::TokenKind::kAdded;
+  return parts_->has_token(id) && parts_->kinds[id] >= TokenizerParts::TokenKind::added;
 }
 
 const std::vector<int32_t>& Tokenizer::prefix_ids() const { return parts_->prefix_ids; }

@@ -64,9 +64,9 @@ class Tokenizer {
 
   /// Like encode, but special tokens in the text are plain characters: for text from users, which must not be able to
   /// write <|im_end|> and be believed. Added tokens that are not special, such as <tool_call> or words that somebody added, are
-  /// recognised. The result never holds the id of a special token
-  /// (but for the unknown token of models that have one, where a character has no token). at_text_start: false for a stretch behind
-  /// an added token, before which some tokenizers put no mark of a beginning.
+  /// recognised. The result never holds the id of a special token (but for the unknown token of models that have one, where a
+  /// character has no token). at_text_start: false for a stretch behind an added token, before which some tokenizers put no mark of
+  /// a beginning.
   std::vector<int32_t> encode_plain(std::string_view text, bool at_text_start = true) const;
 
   /// Whether spaces are characters of the tokens' own (▁), one of which may stand before a text that begins with none: tokenizers

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "data/tokenizer/unicode.h"
 
 namespace cotune {

@@ -1,8 +1,8 @@
 #include "data/tokenizer/tokenizer_decoder.h"
 
+#include "base/utf8.h"
 #include "data/tokenizer/pre_tokenizer.h"
 #include "data/tokenizer/tokenizer_normalizer.h"
-#include "data/tokenizer/unicode.h"
 
 namespace cotune {
 namespace {
@@ -62,7 +62,7 @@ void StreamingDecoder::append_fallback_run(std::string& out) {
   if (is_valid_utf8(fallback_run_)) {
     out += fallback_run_;
   } else {
-    for (size_t i = 0; i < fallback_run_.size(); ++i) out += kReplacementCharacter;
+    for (size_t i = 0; i < fallback_run_.size(); ++i) out += replacement_character;
   }
   fallback_run_.clear();
 }

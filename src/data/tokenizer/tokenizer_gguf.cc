@@ -4,15 +4,16 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "data/tokenizer/tokenizer_parts.h"
 #include "data/tokenizer/unicode.h"
 
 namespace cotune {
 namespace {
 
-constexpr std::string_view kLlama3Split =
+constexpr std::string_view llama3_split =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kQwen2Split =
+constexpr std::string_view qwen2_split =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 /// What tokenizer.json of the same models says.
@@ -25,24 +26,24 @@ struct Family {
   bool add_bos;
 };
 
-constexpr Family kFamilies[] = {
+constexpr Family split_families[] = {
     {"gpt-2", "", false, false, false, false},
-    {"llama-bpe", kLlama3Split, false, false, true, true},
-    {"llama3", kLlama3Split, false, false, true, true},
-    {"llama-v3", kLlama3Split, false, false, true, true},
-    {"smaug-bpe", kLlama3Split, false, false, true, true},
-    {"qwen2", kQwen2Split, false, true, false, false},
-    {"deepseek-r1-qwen", kQwen2Split, false, true, false, false},
+    {"llama-bpe", llama3_split, false, false, true, true},
+    {"llama3", llama3_split, false, false, true, true},
+    {"llama-v3", llama3_split, false, false, true, true},
+    {"smaug-bpe", llama3_split, false, false, true, true},
+    {"qwen2", qwen2_split, false, true, false, false},
+    {"deepseek-r1-qwen", qwen2_split, false, true, false, false},
     {"smollm", "", true, false, false, false},
 };
 
-constexpr int32_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4;
-constexpr size_t kLongestCutToken = 512;  ///< the work grows by the square of it
-constexpr std::string_view kMarkedSpace = "\u2581";
+constexpr int32_t normal_token = 1, unknown_token = 2, control_token = 3, user_defined_token = 4;
+constexpr size_t longest_cut_token = 512;  ///< the work grows by the square of it
+constexpr std::string_view marked_space = "\u2581";
 
 const Family& family_of(const GgufVocabulary& in, std::string_view name) {
-  const auto family = std::find_if(std::begin(kFamilies), std::end(kFamilies), [&](const Family& f) { return f.pre == in.pre; });
-  if (family == std::end(kFamilies)) {
+  const auto family = std::find_if(std::begin(split_families), std::end(split_families), [&](const Family& f) { return f.pre == in.pre; });
+  if (family == std::end(split_families)) {
     throw_user_error("{}: tokenizer.ggml.pre: '{}' is not supported; supported are {}", name, in.pre,
                      fmt::join(gguf_pre_tokenizers(), ", "));
   }
@@ -52,7 +53,7 @@ const Family& family_of(const GgufVocabulary& in, std::string_view name) {
 void split_bytes(const GgufVocabulary& in, const Family& family, TokenizerParts& parts) {
   if (family.normalize_nfc) parts.normalizer.add(NormalizeNfc{});
   if (!family.split.empty()) {
-    parts.pre_tokenizer.add(SplitByRegex{TokenizerRegex(family.split), SplitBehavior::kIsolated, false});
+    parts.pre_tokenizer.add(SplitByRegex{TokenizerRegex(family.split), SplitBehavior::isolated, false});
   }
   if (family.individual_digits) parts.pre_tokenizer.add(SplitDigits{true});
   parts.pre_tokenizer.add(ByteLevelWords{in.add_space_prefix.value_or(false), family.split.empty()});
@@ -62,9 +63,9 @@ void split_bytes(const GgufVocabulary& in, const Family& family, TokenizerParts&
 /// As SentencePiece does, and tokenizer.json of the same models.
 void mark_spaces(const GgufVocabulary& in, TokenizerParts& parts) {
   const bool adds_space = in.add_space_prefix.value_or(true);
-  if (adds_space) parts.normalizer.add(NormalizePrepend{std::string(kMarkedSpace)});
-  parts.normalizer.add(NormalizeReplaceString{" ", std::string(kMarkedSpace)});
-  parts.decoder.replaces.emplace_back(kMarkedSpace, " ");
+  if (adds_space) parts.normalizer.add(NormalizePrepend{std::string(marked_space)});
+  parts.normalizer.add(NormalizeReplaceString{" ", std::string(marked_space)});
+  parts.decoder.replaces.emplace_back(marked_space, " ");
   parts.decoder.byte_fallback = true;
   parts.decoder.strip_character = ' ';
   parts.decoder.strip_count = adds_space ? 1 : 0;
@@ -102,9 +103,9 @@ std::vector<BpeModel::Merge> merges_by_score(const GgufVocabulary& in, const Tok
   std::vector<Scored> scored;
   for (size_t i = 0; i < in.tokens.size(); ++i) {
     const std::string_view text = in.tokens[i];
-    if (text.size() > kLongestCutToken) {
+    if (text.size() > longest_cut_token) {
       throw_user_error("{}: tokenizer.ggml.tokens[{}]: has {} bytes; without merges at most {} are accepted", name, i, text.size(),
-                       kLongestCutToken);
+                       longest_cut_token);
     }
     if (!std::isfinite(in.scores[i])) throw_user_error("{}: tokenizer.ggml.scores[{}]: must be a finite number", name, i);
     std::vector<size_t> cuts;  // behind every character but the last
@@ -137,7 +138,7 @@ int32_t gguf_token_type(int64_t number, size_t place, std::string_view name) {
 
 std::vector<std::string> gguf_pre_tokenizers() {
   std::vector<std::string> out;
-  for (const Family& family : kFamilies) out.emplace_back(family.pre);
+  for (const Family& family : split_families) out.emplace_back(family.pre);
   return out;
 }
 
@@ -171,14 +172,14 @@ std::shared_ptr<const TokenizerParts> tokenizer_parts_from_gguf(const GgufVocabu
     const auto id = static_cast<int32_t>(i);
     const std::string& text = in.tokens[i];
     if (!is_valid_utf8(text)) throw_user_error("{}: tokenizer.ggml.tokens[{}]: is not valid UTF-8", name, i);
-    const int32_t type = in.token_types.empty() ? kNormal : gguf_token_type(in.token_types[i], i, name);
+    const int32_t type = in.token_types.empty() ? normal_token : gguf_token_type(in.token_types[i], i, name);
     vocabulary.emplace(text, id);
-    const bool is_unknown = marks_spaces && type == kUnknown;
-    if ((type == kControl || type == kUserDefined || is_unknown) && !text.empty()) {
+    const bool is_unknown = marks_spaces && type == unknown_token;
+    if ((type == control_token || type == user_defined_token || is_unknown) && !text.empty()) {
       AddedToken token;
       token.id = id;
       token.content = text;
-      token.special = type != kUserDefined;
+      token.special = type != user_defined_token;
       if (token.special) special_ids.push_back(id);
       parts->added.push_back(std::move(token));
     }

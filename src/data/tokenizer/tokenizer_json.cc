@@ -3,14 +3,14 @@
 
 #include "base/error.h"
 #include "base/lfs_pointer.h"
+#include "base/utf8.h"
 #include "data/tokenizer/tokenizer_json_place.h"
 #include "data/tokenizer/tokenizer_parts.h"
-#include "data/tokenizer/unicode.h"
 
 namespace cotune {
 namespace {
 
-constexpr int kDeepestSequence = 16;
+constexpr int deepest_sequence = 16;
 
 /// Runs `build`, whose UserErrors do not know where they are, and names the place.
 template <typename Build>
@@ -41,7 +41,7 @@ void require_text(const JsonPlace& place, const std::string& text) {
 void read_normalizer(const JsonPlace& place, TokenizerNormalizer& out, int depth) {
   const std::string type = place.at("type").string();
   if (type == "Sequence") {
-    if (depth >= kDeepestSequence) place.fail("sequences nested more than {} deep", kDeepestSequence);
+    if (depth >= deepest_sequence) place.fail("sequences nested more than {} deep", deepest_sequence);
     place.at("normalizers").each([&](const JsonPlace& item) { read_normalizer(item, out, depth + 1); });
   } else if (type == "NFC") {
     out.add(NormalizeNfc{});
@@ -65,11 +65,11 @@ void read_normalizer(const JsonPlace& place, TokenizerNormalizer& out, int depth
 
 SplitBehavior read_behavior(const JsonPlace& place) {
   const std::string name = place.string();
-  if (name == "Isolated") return SplitBehavior::kIsolated;
-  if (name == "Removed") return SplitBehavior::kRemoved;
-  if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
-  if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
-  if (name == "Contiguous") return SplitBehavior::kContiguous;
+  if (name == "Isolated") return SplitBehavior::isolated;
+  if (name == "Removed") return SplitBehavior::removed;
+  if (name == "MergedWithPrevious") return SplitBehavior::merged_with_previous;
+  if (name == "MergedWithNext") return SplitBehavior::merged_with_next;
+  if (name == "Contiguous") return SplitBehavior::contiguous;
   place.fail("behavior '{}' is unknown; known are Isolated, Removed, MergedWithPrevious, MergedWithNext, Contiguous",
              name);
 }
@@ -79,19 +79,19 @@ MetaspaceWords::Prepend read_prepend_scheme(const JsonPlace& place) {
   using Prepend = MetaspaceWords::Prepend;
   const auto scheme = place.find("prepend_scheme");
   const auto add = place.find("add_prefix_space");
-  if (add && !add->boolean()) return Prepend::kNever;
-  if (!scheme) return Prepend::kAlways;
+  if (add && !add->boolean()) return Prepend::never;
+  if (!scheme) return Prepend::always;
   const std::string name = scheme->string();
-  if (name == "always") return Prepend::kAlways;
-  if (name == "first") return Prepend::kFirst;
-  if (name == "never") return Prepend::kNever;
+  if (name == "always") return Prepend::always;
+  if (name == "first") return Prepend::first_only;
+  if (name == "never") return Prepend::never;
   scheme->fail("prepend_scheme '{}' is unknown; known are always, first, never", name);
 }
 
 void read_pre_tokenizer(const JsonPlace& place, PreTokenizer& out, int depth) {
   const std::string type = place.at("type").string();
   if (type == "Sequence") {
-    if (depth >= kDeepestSequence) place.fail("sequences nested more than {} deep", kDeepestSequence);
+    if (depth >= deepest_sequence) place.fail("sequences nested more than {} deep", deepest_sequence);
     place.at("pretokenizers").each([&](const JsonPlace& item) { read_pre_tokenizer(item, out, depth + 1); });
   } else if (type == "ByteLevel") {
     out.add(ByteLevelWords{place.boolean_or("add_prefix_space", true), place.boolean_or("use_regex", true)});
@@ -123,7 +123,7 @@ void read_pre_tokenizer(const JsonPlace& place, PreTokenizer& out, int depth) {
 void read_decoder(const JsonPlace& place, DecoderRules& out, bool& fused, int depth) {
   const std::string type = place.at("type").string();
   if (type == "Sequence") {
-    if (depth >= kDeepestSequence) place.fail("sequences nested more than {} deep", kDeepestSequence);
+    if (depth >= deepest_sequence) place.fail("sequences nested more than {} deep", deepest_sequence);
     place.at("decoders").each([&](const JsonPlace& item) { read_decoder(item, out, fused, depth + 1); });
     return;
   }
@@ -158,7 +158,7 @@ void read_decoder(const JsonPlace& place, DecoderRules& out, bool& fused, int de
     if (!out.metaspace.empty() || out.byte_fallback) place.fail("only as the first decoder, once");
     out.metaspace = place.at("replacement").string();
     require_text(place.at("replacement"), out.metaspace);
-    out.drop_metaspace_of_first = read_prepend_scheme(place) != MetaspaceWords::Prepend::kNever;
+    out.drop_metaspace_of_first = read_prepend_scheme(place) != MetaspaceWords::Prepend::never;
   } else if (type == "Replace") {
     if (!out.metaspace.empty() || out.byte_fallback) place.fail("Replace behind {} is not supported",
                                                                 out.byte_fallback ? "ByteFallback" : "Metaspace");
@@ -202,7 +202,7 @@ void read_template(const JsonPlace& place, TokenizerParts& parts) {
 void read_post_processor(const JsonPlace& place, TokenizerParts& parts, int depth) {
   const std::string type = place.at("type").string();
   if (type == "Sequence") {
-    if (depth >= kDeepestSequence) place.fail("sequences nested more than {} deep", kDeepestSequence);
+    if (depth >= deepest_sequence) place.fail("sequences nested more than {} deep", deepest_sequence);
     place.at("processors").each([&](const JsonPlace& item) { read_post_processor(item, parts, depth + 1); });
   } else if (type == "TemplateProcessing") {
     read_template(place, parts);

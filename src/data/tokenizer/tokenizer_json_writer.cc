@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/utf8.h"
 #include "data/tokenizer/tokenizer_parts.h"
-#include "data/tokenizer/unicode.h"
 
 namespace cotune {
 namespace {
@@ -30,20 +30,20 @@ OrderedJson json_of(const NormalizeReplaceRegex& step) { return replace(regex_pa
 
 const char* name_of(SplitBehavior behavior) {
   switch (behavior) {
-    case SplitBehavior::kIsolated: return "Isolated";
-    case SplitBehavior::kRemoved: return "Removed";
-    case SplitBehavior::kMergedWithPrevious: return "MergedWithPrevious";
-    case SplitBehavior::kMergedWithNext: return "MergedWithNext";
-    case SplitBehavior::kContiguous: return "Contiguous";
+    case SplitBehavior::isolated: return "Isolated";
+    case SplitBehavior::removed: return "Removed";
+    case SplitBehavior::merged_with_previous: return "MergedWithPrevious";
+    case SplitBehavior::merged_with_next: return "MergedWithNext";
+    case SplitBehavior::contiguous: return "Contiguous";
   }
   return "";
 }
 
 const char* name_of(MetaspaceWords::Prepend prepend) {
   switch (prepend) {
-    case MetaspaceWords::Prepend::kAlways: return "always";
-    case MetaspaceWords::Prepend::kFirst: return "first";
-    case MetaspaceWords::Prepend::kNever: return "never";
+    case MetaspaceWords::Prepend::always: return "always";
+    case MetaspaceWords::Prepend::first_only: return "first";
+    case MetaspaceWords::Prepend::never: return "never";
   }
   return "";
 }
@@ -82,7 +82,7 @@ OrderedJson decoder_of(const DecoderRules& rules) {
   for (const auto& [pattern, content] : rules.replaces) list.push_back(replace(string_pattern(pattern), content));
   if (!rules.metaspace.empty()) {
     using Prepend = MetaspaceWords::Prepend;
-    list.push_back(metaspace(rules.metaspace, rules.drop_metaspace_of_first ? Prepend::kAlways : Prepend::kNever, true));
+    list.push_back(metaspace(rules.metaspace, rules.drop_metaspace_of_first ? Prepend::always : Prepend::never, true));
   }
   if (rules.byte_fallback) list.push_back({{"type", "ByteFallback"}});
   list.push_back({{"type", "Fuse"}});

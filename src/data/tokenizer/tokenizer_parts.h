@@ -18,7 +18,7 @@
 namespace cotune {
 
 struct TokenizerParts {
-  enum class TokenKind : uint8_t { kAbsent, kModel, kAdded, kSpecial };
+  enum class TokenKind : uint8_t { absent, model, added, special };
 
   TokenizerNormalizer normalizer;
   PreTokenizer pre_tokenizer;
@@ -42,7 +42,7 @@ struct TokenizerParts {
   void index_tokens(const TokenIds& model_vocabulary);
 
   bool has_token(int32_t id) const {
-    return id >= 0 && static_cast<size_t>(id) < kinds.size() && kinds[id] != TokenKind::kAbsent;
+    return id >= 0 && static_cast<size_t>(id) < kinds.size() && kinds[id] != TokenKind::absent;
   }
   const std::string& text_to_decode(int32_t id) const {
     return decoded_texts[id].empty() ? tokens[id] : decoded_texts[id];

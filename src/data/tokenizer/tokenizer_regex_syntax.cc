@@ -2,8 +2,8 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "data/tokenizer/tokenizer_regex.h"
-#include "data/tokenizer/unicode.h"
 #include "data/tokenizer/unicode_tables.h"
 
 namespace cotune {
@@ -11,7 +11,7 @@ namespace {
 
 using unicode_tables::CodePointRange;
 
-constexpr CodePointRange kWhitespace[] = {{0x9, 0xd},       {0x20, 0x20},     {0x85, 0x85},     {0xa0, 0xa0},
+constexpr CodePointRange white_space[] = {{0x9, 0xd},       {0x20, 0x20},     {0x85, 0x85},     {0xa0, 0xa0},
                                           {0x1680, 0x1680}, {0x2000, 0x200a}, {0x2028, 0x2029}, {0x202f, 0x202f},
                                           {0x205f, 0x205f}, {0x3000, 0x3000}};
 
@@ -25,7 +25,7 @@ std::string class_items(std::span<const CodePointRange> ranges) {
   return out;
 }
 
-constexpr size_t kLongestTranslation = 200'000;  // bytes
+constexpr size_t longest_translation = 200'000;  // bytes
 
 /// Class items of every code point (surrogates aside) outside the ranges.
 std::string complement_items(std::span<const CodePointRange> ranges) {
@@ -69,7 +69,7 @@ class Translator {
   std::string run() {
     while (at_ < in_.size()) {
       translate_one();
-      if (out_.size() > kLongestTranslation) refuse("an expression this long", at_);
+      if (out_.size() > longest_translation) refuse("an expression this long", at_);
     }
     if (!groups_.empty()) refuse("a group that is never closed", at_);
     return out_;
@@ -198,10 +198,10 @@ class Translator {
     switch (kind) {
       case 's':
         at_ += 2;
-        return class_items(kWhitespace);
+        return class_items(white_space);
       case 'S':
         at_ += 2;
-        return complement_items(kWhitespace);
+        return complement_items(white_space);
       case 'w':
         at_ += 2;
         return class_items(unicode_tables::word);
@@ -306,7 +306,7 @@ class Translator {
       return;
     }
     if (kind == 'S' || kind == 'W') {
-      out_ += "[^" + class_items(kind == 'S' ? std::span<const CodePointRange>(kWhitespace) : unicode_tables::word) +
+      out_ += "[^" + class_items(kind == 'S' ? std::span<const CodePointRange>(white_space) : unicode_tables::word) +
               "]";
       at_ += 2;
       return;

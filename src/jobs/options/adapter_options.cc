@@ -45,11 +45,11 @@ void add_adapter(std::vector<Option>& table) {
   table.push_back(field(Section::adapter, "method", COTUNE_FIELD(job->adapter.method),
                         choice_of<AdapterMethod>({{"LORA", "lora"}}), "The kind of adapter.",
                         {.aliases = {"peft_type"}}));
-  table.push_back(field(Section::adapter, "init_from", COTUNE_FIELD(job->adapter.init_from),
-                        hub_name_or(OptionType::path),
-                        "Existing adapter to start from: its folder, the folder of a job of an earlier run, or its name in the Hugging Face cache. It must "
-                        "have the job's modules, ranks, alphas and density.",
-                        {.aliases = {"lora_model_dir"}}));
+  table.push_back(
+      field(Section::adapter, "init_from", COTUNE_FIELD(job->adapter.init_from), hub_name_or(OptionType::path),
+            "Existing adapter to start from: its folder, the folder of a job of an earlier run, or its name in the Hugging Face cache. It must "
+            "have the job's modules, ranks, alphas and density.",
+            {.aliases = {"lora_model_dir"}}));
   table.push_back(field(Section::adapter, "target_modules", COTUNE_FIELD(job->adapter.target_modules), modules,
                         "The projections to adapt: names, `all-linear`, or one regular expression.",
                         {.aliases = {"lora_target_modules"},

@@ -32,8 +32,9 @@ void add_model(std::vector<Option>& table) {
                         "A shape without a checkpoint: the name of a preset, a config.json file or a folder with one, or the name of a model in "
                         "the Hugging Face cache.",
                         {.group = "model", .alternative = "config"}));
-  table.push_back(field(Section::model, "weights", COTUNE_FIELD(model->weights), choice({"file", "none", "random"}),
-                        "`file`: those of `path`. With `config`: `random`, or `none` (for `cotune plan`, `cotune simulate` and an emulated device)."));
+  table.push_back(
+      field(Section::model, "weights", COTUNE_FIELD(model->weights), choice({"file", "none", "random"}),
+            "`file`: those of `path`. With `config`: `random`, or `none` (for `cotune plan`, `cotune simulate` and an emulated device)."));
   table.push_back(field(Section::model, "seed", COTUNE_FIELD(model->seed), of_type(OptionType::seed),
                         "Seed of random weights.", {.condition = random_weights()}));
   table.push_back(field(Section::model, "dtype", COTUNE_FIELD(model->dtype),

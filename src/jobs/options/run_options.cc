@@ -114,17 +114,19 @@ void add_run(std::vector<Option>& table) {
                         "Tokens of one microbatch; under sharing batch-all, of an evaluation's only. Changes speed and memory, not results (in "
                         "layout chunked their last bits, where chunk_size is no multiple of 64 and does not divide 256)."));
   table.push_back(field(Section::run, "threads", COTUNE_FIELD(run->threads), whole(0, 4096),
-                        "Worker threads; 0: one per core."));
+                        "Worker threads; 0: one per core. At most eight for each core that the program may use compute."));
   table.push_back(field(Section::run, "ranks", COTUNE_FIELD(run->ranks), whole(1, most_ranks),
                         "Threads of the program that the model is divided among; each computes with its part of `threads` "
                         "(docs/ranks.md). Does not change what is trained."));
-  table.push_back(field(Section::run, "parallel", COTUNE_FIELD(run->parallel), of_type(OptionType::parallel),
-                        "How ranks divide the model: `pp=2,tp=2` are two stages of a pipeline, in each of which two ranks divide "
-                        "every layer (tensor parallelism); `dp=2` are two replicas of the model, each of which trains a part of every "
-                        "batch, `dp=2+tp=2` three of two shapes, `dp=2,len=512+tp=2` two of them for rows of at most 512 tokens. "
-                        "`pp=2,vp=3`: each of two ranks has three stages. "
-                        "`dp=2,shard`: the two replicas, where they are processes, keep half of the frozen weights each. `tp=2,seq`: the two ranks also divide the tokens between products (sequence parallelism). `stages`: each of `ranks` is a stage. `auto`: what the planner "
-                        "predicts to be fastest on `ranks`. Degrees set `ranks` where that is not given."));
+  table.push_back(
+      field(Section::run, "parallel", COTUNE_FIELD(run->parallel), of_type(OptionType::parallel),
+            "How ranks divide the model: `pp=2,tp=2` are two stages of a pipeline, in each of which two ranks divide "
+            "every layer (tensor parallelism); `dp=2` are two replicas of the model, each of which trains a part of every "
+            "batch, `dp=2+tp=2` three of two shapes, `dp=2,len=512+tp=2` two of them for rows of at most 512 tokens. "
+            "`pp=2,vp=3`: each of two ranks has three stages. "
+            "`dp=2,shard`: the two replicas, where they are processes, keep half of the frozen weights each. `tp=2,seq`: the two ranks also divide "
+            "the tokens between products (sequence parallelism). `stages`: each of `ranks` is a stage. `auto`: what the planner "
+            "predicts to be fastest on `ranks`. Degrees set `ranks` where that is not given."));
   table.push_back(field(Section::run, "pipeline_order", COTUNE_FIELD(run->pipeline_order), choice_of<RankOrder>(),
                         "How the ranks take turns; `auto` is what is predicted to be fastest, or interleaved 1F1B where ranks have several "
                         "stages (`vp`), beside which `gpipe` alone can be asked for. `split` is `auto` with steps of few jobs cut into more "
@@ -164,9 +166,10 @@ void add_run(std::vector<Option>& table) {
                         "(docs/control.md)."));
   table.push_back(field(Section::run, "tensorboard", COTUNE_FIELD(run->tensorboard), of_type(OptionType::boolean),
                         "Write event files that TensorBoard opens, below `tensorboard/` in the output folder (docs/watching.md)."));
-  table.push_back(field(Section::run, "data_cache", COTUNE_FIELD(run->data_cache), of_type(OptionType::text),
-                        "Folder where tokenized data are kept, and found by the next run (docs/data-formats.md), relative to the working directory; "
-                        "`auto` is `$XDG_CACHE_HOME/cotune/data`, or `~/.cache/cotune/data`; `none`: data are tokenized at every start and held in memory."));
+  table.push_back(
+      field(Section::run, "data_cache", COTUNE_FIELD(run->data_cache), of_type(OptionType::text),
+            "Folder where tokenized data are kept, and found by the next run (docs/data-formats.md), relative to the working directory; "
+            "`auto` is `$XDG_CACHE_HOME/cotune/data`, or `~/.cache/cotune/data`; `none`: data are tokenized at every start and held in memory."));
   table.push_back(field(Section::run, "data_cache_gib", COTUNE_FIELD(run->data_cache_gib), whole(1, 1'000'000),
                         "GiB that the folder may hold before what was not used for longest is removed from it.", {.condition = keeps_data()}));
   table.push_back(field(Section::run, "portable_kernels", COTUNE_FIELD(run->portable_kernels),

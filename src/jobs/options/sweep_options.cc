@@ -18,11 +18,12 @@ Condition defines_a_sweep() {
 }
 
 Condition is_candidate() {
-  return {.holds = [](const OptionTarget& target) { return !target.job->sweep.of.empty(); },
-          .summary = "of a candidate",
-          .complaint = [](const std::string& key, const OptionTarget&) { return fmt::format("`{}` belongs to a candidate of a sweep, with `of`", key); },
-          .reads = {"sweep.of"},
-          .unset_is_fine = true};
+  return {
+      .holds = [](const OptionTarget& target) { return !target.job->sweep.of.empty(); },
+      .summary = "of a candidate",
+      .complaint = [](const std::string& key, const OptionTarget&) { return fmt::format("`{}` belongs to a candidate of a sweep, with `of`", key); },
+      .reads = {"sweep.of"},
+      .unset_is_fine = true};
 }
 
 Condition halves() {
@@ -31,7 +32,7 @@ Condition halves() {
           .complaint = [](const std::string& key, const OptionTarget&) {
             return fmt::format("`{}` needs first_steps or first_fraction beside it", key);
           },
-          .reads = {"sweep.first_steps", "sweep.first_fraction"}};
+          .reads = {"sweep.halving.first_steps", "sweep.halving.first_fraction"}};
 }
 
 }  // namespace

@@ -74,6 +74,13 @@ void check(const MatrixKernels& kernels, std::span<const ExpandGroup> groups, co
                "groups of the same rows and a residual");
 }
 
+/// What a row of a strip costs: panels · (c + k), so that factors of unlike ranks are dealt in proportion (MuxTune §4: operations and memory
+/// access). For each column a strip of h rows reads k elements of the factor, and in every row reads an element of the output and writes it:
+/// k + 2h elements together, c = 2h. Operations grow with k as the factor's elements do. Which thread has a strip changes no bit.
+int64_t cost_of_row(const PackedMatrix& b, const MatrixKernels& kernels) {
+  return b.panel_count() * (int64_t{2} * kernels.tile_rows * kernels.tiles_per_strip + b.padded_k());
+}
+
 }  // namespace
 
 void expand_add(Isa isa, DType dtype, void* y, int64_t y_stride, std::span<const ExpandGroup> groups,
@@ -88,7 +95,7 @@ void expand_add(Isa isa, DType dtype, void* y, int64_t y_stride, std::span<const
     ShrinkShape shape{groups[runs.order[runs.begins[run]]].rows, 0};
     for (size_t i = runs.begins[run]; i < runs.begins[run + 1]; ++i) {
       const PackedMatrix& b = *groups[runs.order[i]].b;
-      shape.panels += b.panel_count();
+      shape.row_cost += cost_of_row(b, kernels);
       widest = std::max(widest, b.n());
     }
     shapes.push_back(shape);

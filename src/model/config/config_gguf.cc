@@ -84,7 +84,7 @@ void read_rope(const GgufFile& file, GgufKeys& keys, ModelConfig& config) {
 /// Rows of the embedding; metadata need not give the vocabulary's size.
 int64_t embedding_rows(const GgufFile& file) {
   const GgufTensor* embedding = file.find("token_embd.weight");
-  if (embedding == nullptr || embedding->shape.size() != 2 || embedding->shape[0] > kMaximumVocabulary) {
+  if (embedding == nullptr || embedding->shape.size() != 2 || embedding->shape[0] > maximum_vocabulary) {
     throw_user_error("{}: tensor 'token_embd.weight': missing, or not a matrix", file.path().string());
   }
   return embedding->shape[0];
@@ -103,24 +103,24 @@ ModelConfig model_config_from_gguf(const GgufFile& file) {
   GgufKeys keys(file, architecture, mistakes);
   ModelConfig config;
   config.family = family->name;
-  config.layer_count = keys.count("block_count", kMaximumLayers);
-  config.hidden_size = keys.count("embedding_length", kMaximumWidth);
-  config.intermediate_size = keys.count("feed_forward_length", kMaximumWidth);
-  config.head_count = keys.count("attention.head_count", kMaximumHeads);
-  config.kv_head_count = keys.count("attention.head_count_kv", kMaximumHeads, config.head_count);
-  config.context_length = keys.count("context_length", kMaximumContext);
+  config.layer_count = keys.count("block_count", maximum_layers);
+  config.hidden_size = keys.count("embedding_length", maximum_width);
+  config.intermediate_size = keys.count("feed_forward_length", maximum_width);
+  config.head_count = keys.count("attention.head_count", maximum_heads);
+  config.kv_head_count = keys.count("attention.head_count_kv", maximum_heads, config.head_count);
+  config.context_length = keys.count("context_length", maximum_context);
   config.rms_norm_epsilon = keys.positive_number("attention.layer_norm_rms_epsilon");
   config.vocabulary_size = embedding_rows(file);
   config.tied_embeddings = file.find("output.weight") == nullptr;
-  config.head_dim = keys.count("attention.key_length", kMaximumHeadDim,
+  config.head_dim = keys.count("attention.key_length", maximum_head_dim,
                                std::max<int64_t>(config.hidden_size / config.head_count, 1));
   if (config.head_dim % 2 != 0)
     keys.refuse("attention.key_length", fmt::format("{}", config.head_dim), "an even number");
-  if (keys.count("attention.value_length", kMaximumHeadDim, config.head_dim) != config.head_dim) {
+  if (keys.count("attention.value_length", maximum_head_dim, config.head_dim) != config.head_dim) {
     keys.refuse("attention.value_length", "another size",
                 fmt::format("that of the keys, {}", config.head_dim));
   }
-  if (keys.count("rope.dimension_count", kMaximumHeadDim, config.head_dim) != config.head_dim) {
+  if (keys.count("rope.dimension_count", maximum_head_dim, config.head_dim) != config.head_dim) {
     keys.refuse("rope.dimension_count", "a part of each head",
                 fmt::format("the whole head, {}", config.head_dim));
   }

@@ -25,7 +25,7 @@ void read_rope(ConfigFields& parameters, ModelConfig& config) {
     scaling.factor = parameters.positive_number("factor");
     scaling.low_freq_factor = parameters.positive_number("low_freq_factor");
     scaling.high_freq_factor = parameters.positive_number("high_freq_factor");
-    scaling.original_context = parameters.count("original_max_position_embeddings", kMaximumContext);
+    scaling.original_context = parameters.count("original_max_position_embeddings", maximum_context);
     if (parameters.has("low_freq_factor") && parameters.has("high_freq_factor") &&
         scaling.high_freq_factor <= scaling.low_freq_factor) {
       parameters.refuse("high_freq_factor", "a number above low_freq_factor");
@@ -36,12 +36,12 @@ void read_rope(ConfigFields& parameters, ModelConfig& config) {
 }
 
 void read_common(ConfigFields& fields, ModelConfig& config) {
-  config.layer_count = fields.count("num_hidden_layers", kMaximumLayers);
-  config.hidden_size = fields.count("hidden_size", kMaximumWidth);
-  config.intermediate_size = fields.count("intermediate_size", kMaximumWidth);
-  config.head_count = fields.count("num_attention_heads", kMaximumHeads);
-  config.vocabulary_size = fields.count("vocab_size", kMaximumVocabulary);
-  config.context_length = fields.count("max_position_embeddings", kMaximumContext);
+  config.layer_count = fields.count("num_hidden_layers", maximum_layers);
+  config.hidden_size = fields.count("hidden_size", maximum_width);
+  config.intermediate_size = fields.count("intermediate_size", maximum_width);
+  config.head_count = fields.count("num_attention_heads", maximum_heads);
+  config.vocabulary_size = fields.count("vocab_size", maximum_vocabulary);
+  config.context_length = fields.count("max_position_embeddings", maximum_context);
   config.rms_norm_epsilon = fields.positive_number("rms_norm_eps", 1e-6);
   config.tied_embeddings = fields.flag("tie_word_embeddings", false);
   config.activation = fields.text("hidden_act", "silu");
@@ -49,7 +49,7 @@ void read_common(ConfigFields& fields, ModelConfig& config) {
   config.dtype = fields.text(fields.has("dtype") ? "dtype" : "torch_dtype", "");
 
   if (fields.has("head_dim")) {
-    config.head_dim = fields.count("head_dim", kMaximumHeadDim);
+    config.head_dim = fields.count("head_dim", maximum_head_dim);
     if (config.head_dim % 2 != 0) fields.refuse("head_dim", "an even number");
   } else if (config.hidden_size % (2 * config.head_count) != 0) {
     if (fields.has("hidden_size")) {  // else that is the mistake

@@ -21,7 +21,7 @@ struct Preset {
 
 // From the config.json of each base checkpoint on the Hugging Face hub; gpt-2.7b as MuxTune's Table 1 sizes it (32 layers
 // of 2560 with 32 heads), with GPT-3's vocabulary and context.
-constexpr Preset kPresets[] = {
+constexpr Preset preset_table[] = {
     {"llama-2-7b", "llama", 32, 4096, 11008, 32, 32, 128, 32000, 4096, 1e-5, 1e4, false, false},
     {"llama-2-13b", "llama", 40, 5120, 13824, 40, 40, 128, 32000, 4096, 1e-5, 1e4, false, false},
     {"llama-2-70b", "llama", 80, 8192, 28672, 64, 8, 128, 32000, 4096, 1e-5, 1e4, false, false},
@@ -50,12 +50,12 @@ std::string lower(std::string_view text) {
 
 std::vector<std::string> model_preset_names() {
   std::vector<std::string> names;
-  for (const Preset& preset : kPresets) names.emplace_back(preset.name);
+  for (const Preset& preset : preset_table) names.emplace_back(preset.name);
   return names;
 }
 
 ModelConfig model_preset(std::string_view name) {
-  for (const Preset& preset : kPresets) {
+  for (const Preset& preset : preset_table) {
     if (lower(name) != preset.name) continue;
     ModelConfig config;
     config.family = preset.family;

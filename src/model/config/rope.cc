@@ -9,7 +9,7 @@
 namespace cotune {
 namespace {
 
-constexpr int64_t kLongestOriginalContext = 1 << 20;  ///< that a table is held against
+constexpr int64_t longest_original_context = 1 << 20;  ///< that a table is held against
 
 double llama3_frequency(double frequency, const RopeScaling& scaling) {
   const double wavelength = 2 * std::numbers::pi / frequency;
@@ -60,7 +60,7 @@ std::optional<RopeScaling> named_rope_scaling(const ModelConfig& config) {
   if (config.rope_scaling.kind != Kind::table) return config.rope_scaling;
   const double factor = std::ranges::max(config.rope_scaling.divisors);
   std::vector<RopeScaling> candidates = {{}, {.kind = Kind::linear, .factor = factor}};
-  for (int64_t context = 16; context <= kLongestOriginalContext; context *= 2) {
+  for (int64_t context = 16; context <= longest_original_context; context *= 2) {
     candidates.push_back({.kind = Kind::llama3, .factor = factor, .low_freq_factor = 1, .high_freq_factor = 4, .original_context = context});
   }
   const std::vector<double> wanted = rope_inverse_frequencies(config);

@@ -6,11 +6,11 @@
 
 namespace cotune {
 
-inline constexpr int64_t kMaximumLayers = 4096;
-inline constexpr int64_t kMaximumWidth = 1 << 20;  ///< hidden and intermediate
-inline constexpr int64_t kMaximumHeads = 1 << 14;
-inline constexpr int64_t kMaximumHeadDim = 1 << 12;
-inline constexpr int64_t kMaximumVocabulary = 1 << 24;
-inline constexpr int64_t kMaximumContext = INT32_MAX;  ///< tokens
+inline constexpr int64_t maximum_layers = 4096;
+inline constexpr int64_t maximum_width = 1 << 20;  ///< hidden and intermediate
+inline constexpr int64_t maximum_heads = 1 << 14;
+inline constexpr int64_t maximum_head_dim = 1 << 12;
+inline constexpr int64_t maximum_vocabulary = 1 << 24;
+inline constexpr int64_t maximum_context = INT32_MAX;  ///< tokens
 
 }  // namespace cotune

@@ -60,6 +60,8 @@ FeatureRange shard_vocabulary(const ModelConfig& config, const TensorShard& shar
   return part(config.vocabulary_size, shard);
 }
 
+int64_t largest_vocabulary_share(const ModelConfig& config, int64_t count) { return (config.vocabulary_size + count - 1) / count; }
+
 ModelConfig sharded_config(const ModelConfig& config, int64_t count) {
   COTUNE_CHECK(can_be_sharded(config, count), "{} ranks for {} heads and {} kv heads", count,
                config.head_count, config.kv_head_count);

@@ -14,7 +14,7 @@ namespace cotune {
 struct TensorShard {
   int64_t index = 0;
   int64_t count = 1;
-  bool divides_tokens = false;  ///< sequence parallelism: between products each rank has some of the tokens (schedule/sequence_parallel.h)
+  bool is_sequence_parallel = false;  ///< sequence parallelism: between products each rank has some of the tokens (schedule/sequence_parallel.h)
   bool is_whole() const { return count == 1; }
   bool operator==(const TensorShard&) const = default;
 };
@@ -38,6 +38,8 @@ int64_t ranks_with_same_outputs(const ModelConfig& config, Projection projection
 
 /// Rows of the embedding and of the head that a rank has: vocabularies need not divide evenly.
 FeatureRange shard_vocabulary(const ModelConfig& config, const TensorShard& shard);
+/// As many as the rank of `count` has that has the most.
+int64_t largest_vocabulary_share(const ModelConfig& config, int64_t count);
 
 /// The layers' sizes as one rank of `count` has them: heads, kv heads (at least one) and inner features.
 /// Everything else, the vocabulary too, is the whole model's. Throws InternalError for a degree that does not

@@ -70,6 +70,10 @@ ModelParts open_model(const std::filesystem::path& path, Diagnostics& mistakes);
 /// once.
 std::string model_fingerprint(const ModelFiles& model);
 
+/// Names the files that the configuration and the weights are read from, and the state they are in, as this machine's system knows them: two of its
+/// processes that have equal names read the very same files, wherever these seem to lie. "" where that cannot be told.
+std::string model_files_identity(const ModelFiles& model);
+
 /// A model without files, for tests and benchmarks: values from (seed, tensor name, index) alone, so the same
 /// on every machine and for every dtype up to its rounding. Uniform with standard deviation 1/√columns for
 /// matrices, 1 ± 0.1 for norms, ± 0.1 for biases. The tokenizer's files are empty. Throws UserError for a

@@ -188,7 +188,7 @@ std::vector<double> divided_operator_terms(const ModelConfig& config, const Stag
                                            const MicrobatchCounts& counts) {
   StageShape whole = stage;
   whole.tensor_parallel = 1;
-  whole.divides_tokens = false;
+  whole.is_sequence_parallel = false;
   Operator frozen = op;
   frozen.adapters.clear();
   const auto flops = [&](const StageShape& shape) { return operator_cost(config, shape, frozen, counts, 2).flops; };

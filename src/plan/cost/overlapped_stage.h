@@ -30,8 +30,8 @@ StreamRates stream_rates(const StageMachine& machine);
 
 /// Seconds of the tasks' forwards and of their backwards, each the makespan of choose_launch_order over their subgraphs; with
 /// one task its own all-reduces are hidden behind its adapter gradients at most. Never above the sum of stage_seconds; equal
-/// to it without tensor parallelism, and where tokens are divided. Under machine.recompute the forwards that run again are a clock of their own before the
-/// backwards. More than four tasks run four at a time. Stages of many layers adapted alike are extrapolated from three
+/// to it without tensor parallelism, and where tokens are divided. Under machine.recompute the forwards that run again are a clock of their own
+/// before the backwards. More than four tasks run four at a time. Stages of many layers adapted alike are extrapolated from three
 /// and five (tests hold this to 1 % forward, 3.5 % backward).
 StageSeconds overlapped_seconds(const ModelConfig& model, const StageShape& stage, std::span<const ClockTask> tasks,
                                 const StageMachine& machine);

@@ -44,7 +44,7 @@ std::vector<Operator> without_others(const std::vector<Operator>& kept, const st
 
 }  // namespace
 
-bool has_clocks(const StageShape& stage) { return stage.tensor_parallel > 1 && !stage.divides_tokens; }
+bool has_clocks(const StageShape& stage) { return stage.tensor_parallel > 1 && !stage.is_sequence_parallel; }
 
 int64_t PricedStage::Bytes::of(const MicrobatchCounts& counts, int64_t ranks) const {
   int64_t bytes = all.of(counts.tokens, ranks);
@@ -167,7 +167,8 @@ double PricedStage::collective(const Term& term, const MicrobatchCounts& counts)
     const auto job = static_cast<size_t>(each.job);
     return job < counts.job_tokens.size() && counts.job_tokens[job] > 0;
   };
-  if (!stage_.divides_tokens || std::ranges::all_of(whole.adapters, has_tokens)) return collective_seconds(model_, stage_, whole, counts.tokens, machine_);
+  if (!stage_.is_sequence_parallel || std::ranges::all_of(whole.adapters, has_tokens))
+    return collective_seconds(model_, stage_, whole, counts.tokens, machine_);
   Operator present = whole;  // what adapters send along is theirs
   std::erase_if(present.adapters, [&](const AdapterShape& each) { return !has_tokens(each); });
   return collective_seconds(model_, stage_, present, counts.tokens, machine_);

@@ -43,8 +43,8 @@ class PricedStage {
   /// Of the workspace under recomputation: what the largest layer keeps during its backward; else 0.
   int64_t layer_bytes(const MicrobatchCounts& counts) const;
 
-  /// Of a stage that has_clocks: the subgraphs of a microbatch, for a clock (overlapped_stage.h): of the stage with some of its layers, or with all of
-  /// them where they are few or not alike.
+  /// Of a stage that has_clocks: the subgraphs of a microbatch, for a clock (overlapped_stage.h): of the stage with some of its layers, or with all
+  /// of them where they are few or not alike.
   struct ClockGraphs {
     SubgraphDag forward, again, backward;  ///< again: what runs once more under recomputation
   };

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "plan/shapes/configuration.h"
+#include "plan/deployment/configuration.h"
 
 namespace cotune {
 

@@ -36,10 +36,10 @@ class CandidateBuilder {
                    const std::string& dtype, const ReplicaLimits& limits, const MeasuredTimes* measured)
       : workload_(std::move(workload)), cluster_(cluster), group_(group), dtype_(dtype), limits_(limits), measured_(measured) {}
 
-  ReplicaCandidate build(int64_t tensor_parallel, bool divides_tokens, int64_t pipeline_stages, int64_t shards) {
+  ReplicaCandidate build(int64_t tensor_parallel, bool is_sequence_parallel, int64_t pipeline_stages, int64_t shards) {
     ReplicaCandidate candidate;
     candidate.configuration.tensor_parallel = tensor_parallel;
-    candidate.configuration.divides_tokens = divides_tokens;
+    candidate.configuration.is_sequence_parallel = is_sequence_parallel;
     candidate.configuration.pipeline_stages = pipeline_stages;
     candidate.configuration.shards = shards;
     if (measured_ != nullptr && !measured_->is_of(tensor_parallel)) {
@@ -52,7 +52,7 @@ class CandidateBuilder {
     const LinkSpec between_stages = cluster_.link_of(group_, tensor_parallel * pipeline_stages);
     const std::shared_ptr<StagePrices> prices = prices_of(tensor_parallel, machine);
     std::vector<CandidateStage> stages;
-    for (const StageShape& shape : even_stages(workload_->model, pipeline_stages, tensor_parallel, divides_tokens)) {
+    for (const StageShape& shape : even_stages(workload_->model, pipeline_stages, tensor_parallel, is_sequence_parallel)) {
       stages.push_back({shape, &prices->at(shape, prices->jobs_number(workload_->all_jobs))});
     }
     const LinkSpec between_copies = cluster_.link_of(group_, tensor_parallel * pipeline_stages * shards);
@@ -204,10 +204,10 @@ std::vector<ReplicaCandidate> replica_candidates(const ModelConfig& model, const
       const bool has_any_size = limits.pipeline_stages > 0 || limits.has_all_sizes;
       if (limits.pipeline_stages > 0 && stages != limits.pipeline_stages) continue;
       if (has_any_size ? !stands_on_nodes(group, devices) : !is_usual_size(group, tensor_parallel, stages)) continue;
-      for (const bool divides_tokens : {false, true}) {
-        if (divides_tokens && (tensor_parallel == 1 || !limits.may_divide_tokens)) continue;
+      for (const bool is_sequence_parallel : {false, true}) {
+        if (is_sequence_parallel && (tensor_parallel == 1 || !limits.may_be_sequence_parallel)) continue;
         for (int64_t shards = 1; shards <= limits.most_shards && shards * devices <= std::min(all, limits.most_devices); shards *= 2) {
-          candidates.push_back(builder.build(tensor_parallel, divides_tokens, stages, shards));
+          candidates.push_back(builder.build(tensor_parallel, is_sequence_parallel, stages, shards));
         }
       }
     }

@@ -8,7 +8,7 @@
 
 #include "base/never.h"
 #include "plan/cost/price_rows.h"
-#include "plan/plan.h"
+#include "plan/shapes/pipeline_order.h"
 #include "schedule/pipeline/default_order.h"
 #include "schedule/pipeline/simulate.h"
 

@@ -10,8 +10,8 @@ namespace cotune {
 std::vector<StageShape> balanced_stages(const ModelConfig& model, const std::vector<JobShape>& jobs,
                                         int64_t stages, int64_t tensor_parallel, int64_t chunk_tokens,
                                         StagePrices& prices, int64_t memory_limit,
-                                        const WeightSharding& sharding, bool divides_tokens) {
-  std::vector<StageShape> even = even_stages(model, stages, tensor_parallel, divides_tokens);
+                                        const WeightSharding& sharding, bool is_sequence_parallel) {
+  std::vector<StageShape> even = even_stages(model, stages, tensor_parallel, is_sequence_parallel);
   if (stages == 1) return even;
   std::vector<AdapterShape> adapters;
   std::vector<int32_t> all_jobs;
@@ -32,12 +32,12 @@ std::vector<StageShape> balanced_stages(const ModelConfig& model, const std::vec
   };
   std::vector<double> layers;
   for (int64_t layer = 0; layer < model.layer_count; ++layer) {
-    layers.push_back(of({layer, layer + 1, layer == 0, layer + 1 == model.layer_count, tensor_parallel, divides_tokens}));
+    layers.push_back(of({layer, layer + 1, layer == 0, layer + 1 == model.layer_count, tensor_parallel, is_sequence_parallel}));
   }
   const std::vector<int64_t> cuts = partition_stages(layers, stages);
   std::vector<StageShape> cut;
   for (size_t s = 0; s < even.size(); ++s) {
-    cut.push_back({cuts[s], cuts[s + 1], s == 0, s + 1 == even.size(), tensor_parallel, divides_tokens});
+    cut.push_back({cuts[s], cuts[s + 1], s == 0, s + 1 == even.size(), tensor_parallel, is_sequence_parallel});
   }
   double slowest_even = 0, slowest_cut = 0;
   for (size_t s = 0; s < even.size(); ++s) {

@@ -68,10 +68,10 @@ Overflow StageMemory::overflow(int64_t limit) const { return {overflowing_term(l
 
 StageMemory stage_memory(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
                          int64_t moment_count, const MicrobatchCounts& counts, int64_t in_flight, int64_t element_size,
-                         bool recompute, int64_t logit_rows) {
+                         bool recompute) {
   StageMemory memory{.weights = frozen_bytes(model, stage, element_size)};
   memory.adapters = adapter_bytes(model, stage, adapters, moment_count);
-  memory.workspace = stage_workspace(model, stage, element_size, logit_rows).bytes(counts);
+  memory.workspace = stage_workspace(model, stage, element_size).bytes(counts);
   const std::vector<Operator> forward = stage_operators(model, stage, adapters, Direction::forward);
   if (recompute) {
     const RecomputedBytes bytes = recomputed_bytes(model, stage, forward, counts, element_size);
@@ -99,24 +99,24 @@ int64_t StageWorkspace::bytes(const MicrobatchCounts& counts) const {
   return counts.tokens * per_token + std::min(counts.labelled, logit_rows) * per_logit_row;
 }
 
-StageWorkspace stage_workspace(const ModelConfig& model, const StageShape& stage, int64_t element_size, int64_t logit_rows) {
+StageWorkspace stage_workspace(const ModelConfig& model, const StageShape& stage, int64_t element_size) {
   const ModelConfig own = sharded_config(model, stage.tensor_parallel);
   const int64_t intermediate = own.intermediate_size, query = own.query_size() + 2 * own.key_value_size();
-  const int64_t gathered = stage.divides_tokens ? 2 * model.hidden_size : 0;
+  const int64_t gathered = stage.is_sequence_parallel ? 2 * model.hidden_size : 0;
   const int64_t streams = 2 * model.hidden_size * accumulation_bytes(element_size);  // before and after a product
-  StageWorkspace workspace{.logit_rows = logit_rows};
+  StageWorkspace workspace;
   workspace.per_token = streams + element_size * (model.hidden_size + gathered + std::max((model.gated ? 4 : 2) * intermediate, 2 * query));
   if (stage.has_head) workspace.per_logit_row = (model.vocabulary_size / stage.tensor_parallel) * (4 + element_size);
   return workspace;
 }
 
-std::vector<StageShape> even_stages(const ModelConfig& model, int64_t stages, int64_t tensor_parallel, bool divides_tokens) {
+std::vector<StageShape> even_stages(const ModelConfig& model, int64_t stages, int64_t tensor_parallel, bool is_sequence_parallel) {
   COTUNE_CHECK(1 <= stages && stages <= model.layer_count, "{} stages of {} layers", stages, model.layer_count);
   std::vector<StageShape> result;
   int64_t first = 0;
   for (int64_t s = 0; s < stages; ++s) {
     const int64_t count = model.layer_count / stages + (s < model.layer_count % stages ? 1 : 0);
-    result.push_back({first, first + count, s == 0, s + 1 == stages, tensor_parallel, divides_tokens});
+    result.push_back({first, first + count, s == 0, s + 1 == stages, tensor_parallel, is_sequence_parallel});
     first += count;
   }
   return result;

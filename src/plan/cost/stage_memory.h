@@ -30,14 +30,17 @@ struct StageMemory {
   bool operator==(const StageMemory&) const = default;
 };
 
+/// Rows whose logits are there at a time, at most.
+inline constexpr int64_t logit_rows = 1024;
+
 /// max over the tensor-parallel ranks of a stage, all alike. `in_flight`: microbatches between forward and backward, at
 /// most S − s under 1F1B. `moment_count` values of the optimizer per trained one. Activations are those of the operator
 /// list (saved_bytes); workspace is the stream's gradient, the widest pair of buffers of a layer, and on the stage with
-/// the head the logits of `logit_rows` rows; of divided tokens the gathered error and input as well. `recompute`: activations are recomputed_bytes().kept, and its layer is part of
-/// the workspace.
+/// the head the logits of `logit_rows` rows; of divided tokens the gathered error and input as well. `recompute`: activations are
+/// recomputed_bytes().kept, and its layer is part of the workspace.
 StageMemory stage_memory(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
                          int64_t moment_count, const MicrobatchCounts& counts, int64_t in_flight, int64_t element_size,
-                         bool recompute = false, int64_t logit_rows = 1024);
+                         bool recompute = false);
 
 /// What a row that is a chain keeps beside the activations of its chunks, of one rank: keys and values of all its tokens on every layer, and in the
 /// accumulation dtype their gradients, which are there from the backward of its last chunk on.
@@ -56,13 +59,12 @@ int64_t adapter_bytes(const ModelConfig& model, const StageShape& stage, const s
 struct StageWorkspace {
   int64_t per_token = 0;
   int64_t per_logit_row = 0;  ///< of labelled tokens, at most logit_rows at a time
-  int64_t logit_rows = 1024;
   int64_t bytes(const MicrobatchCounts& counts) const;
 };
-StageWorkspace stage_workspace(const ModelConfig& model, const StageShape& stage, int64_t element_size, int64_t logit_rows = 1024);
+StageWorkspace stage_workspace(const ModelConfig& model, const StageShape& stage, int64_t element_size);
 
 /// Layers split as evenly as can be, the last stages one fewer where they do not divide: the last has the head to compute.
-/// divides_tokens: StageShape's. Throws InternalError for more stages than layers.
-std::vector<StageShape> even_stages(const ModelConfig& model, int64_t stages, int64_t tensor_parallel, bool divides_tokens = false);
+/// is_sequence_parallel: StageShape's. Throws InternalError for more stages than layers.
+std::vector<StageShape> even_stages(const ModelConfig& model, int64_t stages, int64_t tensor_parallel, bool is_sequence_parallel = false);
 
 }  // namespace cotune

@@ -43,7 +43,7 @@ const PricedStage& StagePrices::at(const StageShape& stage, size_t jobs_number, 
   const bool is_alike = set.is_alike;
   const int64_t first = is_alike && stage.first_layer > 0 ? 1 : stage.first_layer;
   const int64_t last = is_alike ? (stage.last_layer == model_.layer_count ? 1 : 0) : stage.last_layer;
-  const Key key{jobs_number,         every_layer,    stage.tensor_parallel, stage.divides_tokens, stage.last_layer - stage.first_layer,
+  const Key key{jobs_number,         every_layer,    stage.tensor_parallel, stage.is_sequence_parallel, stage.last_layer - stage.first_layer,
                 stage.has_embedding, stage.has_head, first,                 last};
   const auto found = stages_.find(key);
   if (found != stages_.end()) return found->second;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 
 #include "base/error.h"
 #include "base/never.h"
@@ -72,7 +73,7 @@ class DeploymentSearch {
   std::span<const int64_t> plan(size_t index) const { return {plans_.data() + index * width(), width()}; }
 
   void enumerate(int64_t total) {
-    std::vector<double> by_support(size_t{1} << width(), -1);
+    std::map<uint64_t, double> by_support;
     for_each_plan(sizes_, total, [&](std::span<const int64_t> replicas) {
       if (result_.enumerated == limits_.plans) {
         result_.truncated = true;
@@ -81,8 +82,9 @@ class DeploymentSearch {
       ++result_.enumerated;
       uint64_t support = 0;
       for (size_t i = 0; i < width(); ++i) support |= uint64_t{replicas[i] > 0} << i;
-      double& bound = by_support[support];
-      if (bound < 0) bound = support_bound(costs_, sequences_, support, total);
+      const auto [known, is_new] = by_support.try_emplace(support);
+      double& bound = known->second;
+      if (is_new) bound = support_bound(costs_, sequences_, support, total);
       if (bound == never) {
         ++result_.unable;
       } else {
@@ -228,7 +230,7 @@ class DeploymentSearch {
 
 Deployment plan_deployment(std::span<const BucketCosts> costs, std::span<const int64_t> sequences, int64_t devices,
                            const DeploymentLimits& limits) {
-  COTUNE_CHECK(costs.size() < 24, "{} configurations are too many to enumerate", costs.size());
+  COTUNE_CHECK(costs.size() <= 64, "{} configurations are too many to tell which of them are deployed", costs.size());
   for (const BucketCosts& each : costs) COTUNE_CHECK(each.copies == 1 || limits.dealing == Dealing::by_row);
   return DeploymentSearch(costs, sequences, limits).run(devices);
 }

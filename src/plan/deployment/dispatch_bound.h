@@ -68,7 +68,8 @@ struct BestWeights {
 
 /// Raises the bound from weights by device counts: steps along the loads that the covers put on the configurations (a
 /// subgradient) in units of the device counts, as long as Polyak's rule makes them for a bound of `target`, with w ≥ 0; the
-/// bound depends on the proportions of the weights alone, so they are scaled back to Σ w = 1. Ends after `rounds` or when the bound reaches `target`. `visit`, when it is set, is called every round and gives the next target.
+/// bound depends on the proportions of the weights alone, so they are scaled back to Σ w = 1. Ends after `rounds` or when the bound reaches `target`.
+/// `visit`, when it is set, is called every round and gives the next target.
 BestWeights improve_weights(CoverBound& bound, int rounds, double target, const std::function<double()>& visit = nullptr);
 
 }  // namespace cotune

@@ -26,9 +26,9 @@ struct RowDispatch {
   bool empty() const { return replicas.empty(); }
 };
 
-/// `replicas`: deployed of each configuration; BucketCosts::copies of them come of each. Longest buckets first, each sequence to the replica that has it done first; then sequences are moved and exchanged away
-/// from the slowest replica while it ends sooner. Empty where a bucket fits nothing deployed. It is a heuristic: how good is
-/// what PatternBound says (plan/deployment/pattern_bound.h), which holds for these dispatches.
+/// `replicas`: deployed of each configuration; BucketCosts::copies of them come of each. Longest buckets first, each sequence to the replica that has
+/// it done first; then sequences are moved and exchanged away from the slowest replica while it ends sooner. Empty where a bucket fits nothing
+/// deployed. It is a heuristic: how good is what PatternBound says (plan/deployment/pattern_bound.h), which holds for these dispatches.
 RowDispatch dispatch_rows(std::span<const BucketCosts> costs, std::span<const int64_t> replicas,
                           std::span<const int64_t> sequences);
 

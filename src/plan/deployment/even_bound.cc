@@ -85,7 +85,8 @@ double EvenBound::whole_worth(double seconds, double share) {
   chosen_.assign(items.size() * width, 0);
   for (size_t k = 0; k < items.size(); ++k) {
     const auto size = static_cast<size_t>(items[k].size);
-    const double value = static_cast<double>(items[k].count) / static_cast<double>(items[k].piece->times) * items[k].piece->seconds * items[k].piece->rate;
+    const double value =
+        static_cast<double>(items[k].count) / static_cast<double>(items[k].piece->times) * items[k].piece->seconds * items[k].piece->rate;
     uint8_t* chosen = chosen_.data() + k * width;
     for (size_t t = width; t-- > size;) {
       const double with = table_[t - size] + value;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "plan/deployment/deployment.h"
-#include "plan/shapes/configuration.h"
+#include "plan/deployment/configuration.h"
 
 namespace cotune {
 

@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <vector>
 
 #include "plan/deployment/dispatch_rows.h"
-#include "plan/shapes/configuration.h"
+#include "plan/deployment/configuration.h"
 #include "plan/shapes/length_buckets.h"
 #include "plan/shapes/typical_step.h"
 
@@ -17,6 +18,8 @@ struct StepBuckets {
   std::vector<double> mean;        ///< per bucket: mean tokens of a row
   std::vector<int64_t> sequences;  ///< rows per bucket
   bool operator==(const StepBuckets&) const = default;
+
+  int64_t rows() const { return std::accumulate(sequences.begin(), sequences.end(), int64_t{0}); }
 };
 
 /// At most `buckets` of them, on a grid of a sixty-fourth of the longest row; lengths that are some

@@ -40,7 +40,10 @@ std::vector<double> latency_bounds(const JobRuns& runs) {
 class FusionSearch {
  public:
   FusionSearch(const FusionProblem& problem, const JobRuns& runs)
-      : problem_(problem), runs_(runs), simulator_(problem, runs.stage_count()), within_(problem.memory_bytes.empty() ? estimates_within : estimates_within_memory) {
+      : problem_(problem),
+        runs_(runs),
+        simulator_(problem, runs.stage_count()),
+        within_(problem.memory_bytes.empty() ? estimates_within : estimates_within_memory) {
     fusion_.best_of_count.assign(static_cast<size_t>(runs.job_count()), never);
     fusion_.time.seconds = never;
   }

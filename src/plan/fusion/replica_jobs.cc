@@ -14,6 +14,9 @@
 namespace cotune {
 namespace {
 
+constexpr int64_t most_microbatches = 16;  // of a hybrid task
+constexpr double least_tokens = 64;        // of the mean job in each
+
 /// One job's part of a microbatch.
 struct JobPart {
   int64_t tokens = 0;
@@ -102,9 +105,10 @@ FusedCost cost_of(const ReplicaWorkload& workload, std::span<const int32_t> jobs
   const TaskCounts task = count_task(workload, jobs);
   const MicrobatchCounts& counts = task.counts;
   FusedStageCosts::Costs costs = workload.table ? workload.table->cost(task.jobs, counts) : divided_cost(workload, task);
-  FusedCost cost{.stages = std::move(costs.stages),
-                 .message_bytes = largest_slice(counts.tokens, replica.stages.front()) * token_bytes(replica.model.hidden_size, replica.machine.element_size()),
-                 .lowest_stage = static_cast<int32_t>(replica.stages.size()) - 1};
+  FusedCost cost{
+      .stages = std::move(costs.stages),
+      .message_bytes = largest_slice(counts.tokens, replica.stages.front()) * token_bytes(replica.model.hidden_size, replica.machine.element_size()),
+      .lowest_stage = static_cast<int32_t>(replica.stages.size()) - 1};
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     const StageShape& stage = replica.stages[s];
     if (task.lowest_layer < stage.last_layer) cost.lowest_stage = std::min(cost.lowest_stage, static_cast<int32_t>(s));
@@ -182,7 +186,7 @@ FusionProblem fusion_problem(const std::shared_ptr<PricedJobs>& shared, int64_t 
   }
   std::vector<std::vector<AdapterShape>> adapters;
   for (const JobShape& job : replica.jobs) adapters.push_back(job.adapters);
-  if (!replica.stages.front().divides_tokens) {
+  if (!replica.stages.front().is_sequence_parallel) {
     workload->table = std::make_unique<const FusedStageCosts>(replica.model, replica.stages, replica.machine, std::move(adapters), problem.tokens);
   }
   if (replica.memory_bytes > 0) {
@@ -206,14 +210,14 @@ FusionProblem fusion_problem(const ReplicaJobs& replica, int64_t microbatches) {
   return fusion_problem(std::make_shared<PricedJobs>(replica), microbatches);
 }
 
-std::vector<FusionProblem> fusion_problems(const ReplicaJobs& replica, int64_t most, int64_t least_tokens) {
+std::vector<FusionProblem> fusion_problems(const ReplicaJobs& replica) {
   double tokens = 0;
   for (const JobShape& job : replica.jobs) tokens += static_cast<double>(job.batch_size) * job.lengths.mean();
   tokens /= static_cast<double>(replica.jobs.size());
   std::vector<FusionProblem> problems;
   const auto shared = std::make_shared<PricedJobs>(replica);
-  for (int64_t count = 1; count <= most; count *= 2) {
-    if (count > 1 && tokens / static_cast<double>(count) < static_cast<double>(least_tokens)) break;
+  for (int64_t count = 1; count <= most_microbatches; count *= 2) {
+    if (count > 1 && tokens / static_cast<double>(count) < least_tokens) break;
     problems.push_back(fusion_problem(shared, count));
   }
   return problems;

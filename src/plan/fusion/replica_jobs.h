@@ -29,10 +29,11 @@ std::vector<StageMemory> resident_memory(const ReplicaJobs& replica);
 /// Each job's expected round cut into `microbatches` parts, rounded up: tokens, labelled tokens (all are taken to be),
 /// causal pairs of whole rows, without pads (layout ragged). Costs are those of stage_seconds and stage_memory, from a
 /// table of every job's share (FusedStageCosts), with the gathering of sharded weights; with tensor parallelism
-/// clock_cost is overlapped_seconds; memory_bytes is what resident_memory leaves, and where it leaves nothing 0. One round; optimizer steps are not counted.
+/// clock_cost is overlapped_seconds; memory_bytes is what resident_memory leaves, and where it leaves nothing 0. One round;
+/// optimizer steps are not counted.
 FusionProblem fusion_problem(const ReplicaJobs& replica, int64_t microbatches);
 
-/// 1, 2, 4, … microbatches, up to the count that leaves the mean job `least_tokens` in one, and at most `most`.
-std::vector<FusionProblem> fusion_problems(const ReplicaJobs& replica, int64_t most = 16, int64_t least_tokens = 64);
+/// 1, 2, 4, … microbatches, up to the count that leaves the mean job 64 tokens in one, and at most 16.
+std::vector<FusionProblem> fusion_problems(const ReplicaJobs& replica);
 
 }  // namespace cotune

@@ -69,6 +69,14 @@ struct NodeGroup {
   bool operator==(const NodeGroup&) const = default;
 };
 
+/// A device of the cluster file.
+struct PlannedDevice {
+  std::string nodes;   ///< name of the node group
+  int64_t node = 0;    ///< index in the group
+  int64_t device = 0;  ///< index in the node
+  bool operator==(const PlannedDevice&) const = default;
+};
+
 struct ClusterSpec {
   std::vector<NodeGroup> nodes;
   LinkSpec network;  ///< between nodes, per device; unset where there is one node

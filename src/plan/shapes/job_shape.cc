@@ -79,7 +79,8 @@ std::vector<JobShape> job_shapes(const std::vector<JobSpec>& jobs, const ModelCo
     if (is_too_long || (drops && longer == lengths->total())) {
       const OptionPlace place = job.place_of("data.lengths");
       mistakes.add(place.file, place.line, place.field,
-                   is_too_long ? fmt::format("{:.0f}% of the rows are longer than {} tokens, and data.truncation is error", 100 * longer / lengths->total(), longest)
+                   is_too_long ? fmt::format("{:.0f}% of the rows are longer than {} tokens, and data.truncation is error",
+                                             100 * longer / lengths->total(), longest)
                                : fmt::format("every row is longer than {} tokens, and data.truncation is drop", longest));
       continue;
     }

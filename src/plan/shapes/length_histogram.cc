@@ -5,6 +5,8 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 
 #include "base/diagnostics.h"
 #include "base/error.h"
@@ -79,15 +81,23 @@ LengthHistogram truncated(const LengthHistogram& histogram, int64_t longest) {
 }
 
 LengthHistogram parse_histogram(std::string_view json, const std::string& file_name) {
-  nlohmann::json document;
+  using Json = nlohmann::json;
+  Json document;
+  std::set<std::string> seen, repeated;  // keys of the object itself
+  const auto note = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (event != Json::parse_event_t::key || depth != 1) return true;
+    const auto key = parsed.get<std::string>();
+    if (!seen.insert(key).second) repeated.insert(key);
+    return true;
+  };
   try {
-    document = nlohmann::json::parse(json);
-  } catch (const nlohmann::json::exception& error) {
+    document = Json::parse(json, note);
+  } catch (const Json::exception& error) {
     throw_user_error("{}: not JSON: {}", file_name, error.what());
   }
   if (!document.is_object() || document.empty()) {
     throw_user_error("{}: must be a JSON object from lengths to counts that is not empty, got {}", file_name,
-                     document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).substr(0, 60));
+                     document.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 60));
   }
   Diagnostics mistakes;
   std::map<int64_t, double> weights;
@@ -98,8 +108,10 @@ LengthHistogram parse_histogram(std::string_view json, const std::string& file_n
       mistakes.add(file_name, 0, key.substr(0, 60), fmt::format("a length must be a whole number from 1 to {}", longest_accepted));
     } else if (!value.is_number() || !(value.get<double>() > 0) || value.get<double>() > 1e15) {
       mistakes.add(file_name, 0, key, fmt::format("must be a count above 0, got {}", value.dump().substr(0, 60)));
-    } else {
-      weights[length] += value.get<double>();
+    } else if (repeated.contains(key)) {
+      mistakes.add(file_name, 0, key, "the length is given twice");
+    } else if (!weights.emplace(length, value.get<double>()).second) {  // 20 and 020
+      mistakes.add(file_name, 0, key, fmt::format("length {} is given twice", length));
     }
   }
   mistakes.throw_if_any();

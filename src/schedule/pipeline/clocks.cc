@@ -137,7 +137,8 @@ std::vector<PipelineClock> clocks_by_round(const PipelineWork& work, AddRound ad
 }  // namespace
 
 std::vector<PipelineClock> bucketed_clocks(const PipelineWork& work, double share) {
-  return clocks_by_round(work, [share](const std::vector<RoundTask>& tasks, std::vector<PipelineClock>& clocks) { add_clocks(tasks, share, clocks); });
+  return clocks_by_round(work,
+                         [share](const std::vector<RoundTask>& tasks, std::vector<PipelineClock>& clocks) { add_clocks(tasks, share, clocks); });
 }
 
 std::vector<PipelineClock> planned_clocks(const PipelineWork& work, const std::vector<std::vector<int32_t>>& jobs_of_buckets) {

@@ -27,9 +27,9 @@ class Chooser {
         units_(units_of(work)) {}
 
   ChosenOrder run() {
-    try_list("lorapp", {});
+    consider("lorapp", lorapp(work_, graph_, true, limit_));
     if (work_.stage_count() == 1 && !kept_.empty()) return chosen();  // which no order is shorter than
-    try_list("lorapp, forward first", {.backward_first = false});
+    consider("lorapp, forward first", lorapp(work_, graph_, false, limit_));
     try_list("template", {.launch_order = descending_launch_order(work_), .strict = true});
     try_list("tasks in turn", {.strict = true});
     if (work_.stage_rank == one_stage_per_rank(work_.rank_count)) {
@@ -49,7 +49,8 @@ class Chooser {
   };
 
   const Kept& best() const {
-    return *std::ranges::min_element(kept_, [](const Kept& a, const Kept& b) { return std::pair(a.peak, a.makespan_s) < std::pair(b.peak, b.makespan_s); });
+    return *std::ranges::min_element(kept_,
+                                     [](const Kept& a, const Kept& b) { return std::pair(a.peak, a.makespan_s) < std::pair(b.peak, b.makespan_s); });
   }
 
   ChosenOrder chosen() {

@@ -6,8 +6,14 @@
 
 namespace cotune {
 
-ComputeOrder lorapp(const PipelineWork& work, const PipelineCluster& cluster, bool backward_first) {
-  return list_schedule(work, cluster, {.backward_first = backward_first});
+ComputeOrder lorapp(const PipelineWork& work, const PipelineCluster& cluster, bool backward_first,
+                    const std::vector<int64_t>& kept_bytes_limit) {
+  return lorapp(work, ComputeGraph(work, cluster), backward_first, kept_bytes_limit);
+}
+
+ComputeOrder lorapp(const PipelineWork& work, const ComputeGraph& graph, bool backward_first,
+                    const std::vector<int64_t>& kept_bytes_limit) {
+  return list_schedule(work, graph, {.backward_first = backward_first, .kept_bytes_limit = kept_bytes_limit});
 }
 
 double lorapp_bubble_ratio(int64_t stages, int64_t adapters, int64_t microbatches) {

@@ -6,10 +6,8 @@
 #include <map>
 #include <queue>
 #include <set>
-#include <sstream>
 
 #include "base/error.h"
-#include "schedule/step_plan_json.h"
 
 namespace cotune {
 namespace {
@@ -308,42 +306,6 @@ ComputeOrder compute_order(const PipelineSchedule& schedule) {
     }
   }
   return order;
-}
-
-std::string to_json_lines(const PipelineSchedule& schedule) {
-  std::string text;
-  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
-    for (const Action& action : schedule.ranks[rank]) {
-      nlohmann::ordered_json line{{"rank", rank}};
-      line.update(to_json(action));
-      text += line.dump() + "\n";
-    }
-  }
-  return text;
-}
-
-PipelineSchedule pipeline_schedule_from_json_lines(const std::string& text, int32_t rank_count) {
-  PipelineSchedule schedule{.ranks = std::vector<std::vector<Action>>(static_cast<size_t>(rank_count))};
-  std::istringstream lines(text);
-  int64_t number = 0;
-  for (std::string line; std::getline(lines, line);) {
-    ++number;
-    nlohmann::json object = nlohmann::json::parse(line, nullptr, false);
-    if (!object.is_object()) throw_user_error("line {}: no JSON object: {}", number, line.substr(0, 200));
-    const auto rank = object.find("rank");
-    if (rank == object.end() || !rank->is_number_integer() || rank->get<int64_t>() < 0 ||
-        rank->get<int64_t>() >= rank_count) {
-      throw_user_error("line {}: rank: must be an integer from 0 to {}", number, rank_count - 1);
-    }
-    const auto index = rank->get<size_t>();
-    object.erase("rank");
-    try {
-      schedule.ranks[index].push_back(action_from_json(object));
-    } catch (const UserError& error) {
-      throw_user_error("line {}: {}", number, error.what());
-    }
-  }
-  return schedule;
 }
 
 }  // namespace cotune

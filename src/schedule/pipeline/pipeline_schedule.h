@@ -1,8 +1,6 @@
 /// The action lists of all ranks of a pipeline, made from an order of its computations.
 #pragma once
 
-#include <nlohmann/json.hpp>
-#include <string>
 #include <vector>
 
 #include "schedule/action.h"
@@ -29,10 +27,5 @@ PipelineSchedule make_schedule(const PipelineWork& work, const ComputeOrder& ord
 
 /// The computations of a schedule, in order.
 ComputeOrder compute_order(const PipelineSchedule& schedule);
-
-/// One line per action (to_json_line), with the rank as first key. from_json_lines is the inverse;
-/// `rank_count` lists. Throws UserError naming line and field.
-std::string to_json_lines(const PipelineSchedule& schedule);
-PipelineSchedule pipeline_schedule_from_json_lines(const std::string& text, int32_t rank_count);
 
 }  // namespace cotune

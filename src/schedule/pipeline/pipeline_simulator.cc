@@ -10,7 +10,7 @@
 namespace cotune {
 
 PipelineSimulator::PipelineSimulator(const PipelineWork& work, const PipelineSchedule& schedule, const PipelineCluster& cluster,
-                                     PipelineEvents& events, size_t replica, ReplicaSharing sharing)
+                                     PipelineEvents& events, size_t replica, ReplicaExchange sharing)
     : work_(work),
       schedule_(schedule),
       cluster_(cluster),

@@ -17,8 +17,8 @@
 namespace cotune {
 
 /// What a pipeline that is one of several replicas has besides.
-struct ReplicaSharing {
-  const SharingReplica* costs = nullptr;
+struct ReplicaExchange {
+  const ExchangingReplica* costs = nullptr;
   const ExchangeTimes* exchanges = nullptr;
   std::function<void(size_t replica, size_t rank, const JobStep& step)> post;  ///< gradients are complete there
 };
@@ -30,7 +30,7 @@ class PipelineSimulator {
   /// All that is given by reference must outlive this. replica: of its events; sharing: nothing where there is no other.
   /// Throws InternalError where the schedule has not one list for each rank.
   PipelineSimulator(const PipelineWork& work, const PipelineSchedule& schedule, const PipelineCluster& cluster, PipelineEvents& events,
-                    size_t replica = 0, ReplicaSharing sharing = {});
+                    size_t replica = 0, ReplicaExchange sharing = {});
 
   void begin();
   void take(const PipelineEvent& event);
@@ -114,7 +114,7 @@ class PipelineSimulator {
   const PipelineCluster& cluster_;
   PipelineEvents& events_;
   const size_t replica_;
-  const ReplicaSharing sharing_;
+  const ReplicaExchange sharing_;
   std::vector<Rank> ranks_;
   std::vector<LinkState> links_;
   std::map<std::pair<int32_t, int32_t>, size_t> link_of_;

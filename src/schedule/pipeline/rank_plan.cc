@@ -7,7 +7,7 @@
 #include "schedule/pipeline/default_order.h"
 #include "schedule/pipeline/gpipe.h"
 #include "schedule/pipeline/interleaved.h"
-#include "schedule/pipeline/list_scheduling.h"
+#include "schedule/pipeline/lorapp.h"
 #include "schedule/pipeline/one_f_one_b.h"
 #include "schedule/pipeline/structured_template.h"
 #include "schedule/pipeline/verify_pipeline.h"
@@ -67,7 +67,7 @@ ComputeOrder order_of(const PipelineWork& work, const RankPlanOptions& options) 
       return choose_order(work, options.cluster, limits, most_exchanges).order;
     case RankOrder::gpipe: return gpipe(work);
     case RankOrder::one_f_one_b: return one_f_one_b(work, BatchBoundary::flush);
-    case RankOrder::lorapp: return list_schedule(work, options.cluster, {.kept_bytes_limit = limits});
+    case RankOrder::lorapp: return lorapp(work, options.cluster, true, limits);
     case RankOrder::muxtune: return structured_template(work, options.cluster, {.in_flight = {}, .kept_bytes = limits});
   }
   COTUNE_CHECK(false, "no such order");
@@ -120,7 +120,7 @@ std::vector<Action> with_recomputation(const std::vector<Action>& actions, const
 
 int32_t PipelineLayout::rank_count() const { return 1 + *std::max_element(stage_rank.begin(), stage_rank.end()); }
 
-bool PipelineLayout::divides_tokens() const { return stages.front().divides_tokens; }
+bool PipelineLayout::is_sequence_parallel() const { return stages.front().is_sequence_parallel; }
 
 int32_t PipelineLayout::tensor_parallel() const { return static_cast<int32_t>(stages.front().tensor_parallel); }
 
@@ -175,7 +175,13 @@ PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& 
 
 RankPlan plan_in_order(std::vector<StepPlan> rounds, const PipelineLayout& layout, const PipelineWork& work,
                        const ComputeOrder& order, const PipelineCluster& cluster) {
-  RankPlan plan{.rounds = std::move(rounds), .work = work, .schedule = make_schedule(work, order, cluster), .predicted = {}, .clocks = {}, .ranks = {}, .spare_bytes = {}};
+  RankPlan plan{.rounds = std::move(rounds),
+                .work = work,
+                .schedule = make_schedule(work, order, cluster),
+                .predicted = {},
+                .clocks = {},
+                .ranks = {},
+                .spare_bytes = {}};
   verify(work, plan.schedule);
   plan.predicted = simulate(work, plan.schedule, cluster);
   for (const std::vector<Action>& actions : plan.schedule.ranks) plan.ranks.push_back(with_recomputation(actions, plan, layout));
@@ -252,7 +258,7 @@ RankPlan plan_ranks(std::vector<StepPlan> rounds, const PipelineLayout& layout, 
                     const RankPlanOptions& options) {
   const PipelineWork work = work_of(rounds, layout, costs, options);
   const bool recomputes = std::ranges::any_of(rounds, [](const StepPlan& round) { return round.policy.recompute; });
-  if (options.interleave != Interleave::never && layout.tensor_parallel() > 1 && !layout.divides_tokens() && !recomputes) {
+  if (options.interleave != Interleave::never && layout.tensor_parallel() > 1 && !layout.is_sequence_parallel() && !recomputes) {
     return plan_interleaved(std::move(rounds), work, options);
   }
   RankPlan plan = plan_in_order(std::move(rounds), layout, work, order_of(work, options), options.cluster);

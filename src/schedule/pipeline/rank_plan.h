@@ -23,11 +23,11 @@ struct PipelineLayout {
   int32_t rank_count() const;       ///< in the pipeline: one for each list of actions
   /// Ranks that divide the layers of every stage and run its actions side by side; messages go between equal places in them.
   int32_t tensor_parallel() const;
-  bool divides_tokens() const;  ///< those ranks do (sequence_parallel.h), on every stage
+  bool is_sequence_parallel() const;  ///< those ranks do (sequence_parallel.h), on every stage
   int32_t worker_count() const { return rank_count() * tensor_parallel(); }
   /// Of a worker: its rank in the pipeline, whose actions it takes, and its part of the layers.
   int32_t place_of(int32_t worker) const { return worker / tensor_parallel(); }
-  TensorShard shard_of(int32_t worker) const { return {worker % tensor_parallel(), tensor_parallel(), divides_tokens()}; }
+  TensorShard shard_of(int32_t worker) const { return {worker % tensor_parallel(), tensor_parallel(), is_sequence_parallel()}; }
   /// The stage that holds a layer.
   int32_t stage_of(int64_t layer) const;
   bool operator==(const PipelineLayout&) const = default;
@@ -42,7 +42,8 @@ struct RankPlan {
   PipelineSchedule schedule;                ///< as it was proven: without recomputation
   PipelineSimulation predicted;             ///< of the schedule
   std::vector<PipelineClock> clocks;        ///< where microbatches are interleaved: what the schedule's microbatches are; else empty
-  std::vector<std::vector<Action>> ranks;   ///< what the engine executes. Action::microbatch counts over the microbatches of all rounds, one after another
+  std::vector<std::vector<Action>> ranks;   ///< what the engine executes. Action::microbatch counts over the microbatches of all rounds, one
+                                            ///< after another
   std::vector<int64_t> spare_bytes;         ///< of each rank in the pipeline: what it may keep beyond most_in_flight; empty: nothing
 };
 
@@ -64,8 +65,8 @@ struct RankPlanOptions {
   /// microbatches of unlike sizes, or messages under way, would make them wait. Read by the orders that most_in_flight is read by.
   int64_t spare_bytes = 0;
   /// Where ranks divide layers, not tokens, and no round recomputes: `always` runs microbatches two by two in clocks (clocks.h), in
-  /// the pairs as they are packed or of buckets (bucketed_clocks, share 1/2 and 3/4), whichever are predicted to take least time; `automatic` does so, or has
-  /// each alone in its clock. `never` waits for every all-reduce.
+  /// the pairs as they are packed or of buckets (bucketed_clocks, share 1/2 and 3/4), whichever are predicted to take least time; `automatic` does
+  /// so, or has each alone in its clock. `never` waits for every all-reduce.
   Interleave interleave = Interleave::never;
   /// Under `automatic`: the pairs of a plan that is followed (planned_clocks); empty: none is.
   std::vector<std::vector<int32_t>> jobs_of_buckets;
@@ -89,8 +90,8 @@ PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& 
 RankPlan plan_in_order(std::vector<StepPlan> rounds, const PipelineLayout& layout, const PipelineWork& work,
                        const ComputeOrder& order, const PipelineCluster& cluster = {});
 
-/// The same in the order that the options ask for; `automatic`, and `split` (which is about how rounds are packed), is continuous interleaved 1F1B where ranks have several stages, which keeps
-/// less than 2P microbatches on P ranks.
+/// The same in the order that the options ask for; `automatic`, and `split` (which is about how rounds are packed), is continuous interleaved 1F1B
+/// where ranks have several stages, which keeps less than 2P microbatches on P ranks.
 RankPlan plan_ranks(std::vector<StepPlan> rounds, const PipelineLayout& layout, const StageCosts& costs,
                     const RankPlanOptions& options);
 

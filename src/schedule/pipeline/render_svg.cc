@@ -8,6 +8,7 @@
 #include "base/counted.h"
 #include "base/error.h"
 #include "base/quantity_text.h"
+#include "base/xml_text.h"
 #include "schedule/pipeline/render.h"
 
 namespace cotune {
@@ -20,29 +21,6 @@ constexpr double memory_height = 22;
 constexpr double lane_gap = 16;
 constexpr double axis_height = 30;
 constexpr double label_px = 6.2;  // width of a digit
-
-std::string escaped(const std::string& text) {
-  std::string safe;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        safe += "&amp;";
-        break;
-      case '<':
-        safe += "&lt;";
-        break;
-      case '>':
-        safe += "&gt;";
-        break;
-      case '"':
-        safe += "&quot;";
-        break;
-      default:
-        safe += c;
-    }
-  }
-  return safe;
-}
 
 /// Hue in turns, saturation and lightness from 0 to 1.
 std::string colour(double hue, double saturation, double lightness) {
@@ -116,7 +94,7 @@ class SvgWriter {
 
   void text(double x, double y, const std::string& content,
             const std::string& attributes = "fill=\"#333333\"") {
-    out_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, attributes, escaped(content));
+    out_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, attributes, xml_text(content));
   }
 
   void head() {
@@ -201,7 +179,7 @@ class SvgWriter {
         is_step      ? "#1a1a1a"
         : is_forward ? forward_colour(action.hybrid_task)
                      : backward_colour(action.hybrid_task),
-        escaped(name), action.stage, seconds_text(span.start_s), seconds_text(span.end_s));
+        xml_text(name), action.stage, seconds_text(span.start_s), seconds_text(span.end_s));
     const std::string number = std::to_string(action.microbatch);
     if (!is_step && width > label_px * static_cast<double>(number.size()) + 4) {
       text(x(span.start_s) + width / 2, y + lane_height / 2 + 4, number,

@@ -60,10 +60,10 @@ struct Window {
   std::map<JobStep, int64_t> lowest_layer;
   std::map<JobStep, JobStep> next;  ///< of the same job
 
-  explicit Window(std::span<const std::vector<SharedStep>> rounds) {
+  explicit Window(std::span<const std::vector<ExchangedStep>> rounds) {
     std::map<int32_t, JobStep> last;
     for (size_t index = 0; index < rounds.size(); ++index) {
-      for (const SharedStep& each : rounds[index]) {
+      for (const ExchangedStep& each : rounds[index]) {
         round[each.step] = index;
         lowest_layer[each.step] = each.lowest_layer;
         const auto before = last.find(each.step.job);
@@ -294,7 +294,7 @@ double ReplicaPlans::predicted_s() const {
 }
 
 std::optional<ReplicaPlans> with_exchanges(ReplicaPlans plans, std::span<const PipelineLayout> layouts,
-                                           std::span<const std::vector<SharedStep>> rounds) {
+                                           std::span<const std::vector<ExchangedStep>> rounds) {
   COTUNE_CHECK(plans.replicas.size() == layouts.size(), "plans of {} replicas for {}", plans.replicas.size(), layouts.size());
   const Window window(rounds);
   WaitGraph graph(window);
@@ -319,7 +319,7 @@ std::optional<ReplicaPlans> with_exchanges(ReplicaPlans plans, std::span<const P
 
 void predict_exchanges(ReplicaPlans& plans, std::span<const PipelineLayout> layouts, std::span<const ReplicaSeconds> seconds,
                        const PipelineCluster& cluster, const ExchangeCosts& costs) {
-  std::vector<SharingReplica> replicas;
+  std::vector<ExchangingReplica> replicas;
   for (size_t replica = 0; replica < layouts.size(); ++replica) {
     replicas.push_back({.work = &plans.replicas[replica].work,
                         .schedule = &plans.replicas[replica].schedule,

@@ -13,7 +13,7 @@
 namespace cotune {
 
 /// A job's step on all replicas.
-struct SharedStep {
+struct ExchangedStep {
   JobStep step;
   int64_t lowest_layer = 0;  ///< with an adapter of the job
 };
@@ -44,7 +44,7 @@ struct ReplicaPlans {
 /// orders may wait for each other. A single round always has one. The schedules become such lists too; predictions stay those of
 /// replicas that wait for nobody.
 std::optional<ReplicaPlans> with_exchanges(ReplicaPlans plans, std::span<const PipelineLayout> layouts,
-                                           std::span<const std::vector<SharedStep>> rounds);
+                                           std::span<const std::vector<ExchangedStep>> rounds);
 
 /// What a job's step takes on every rank of a replica, by job, beside its microbatches.
 struct ReplicaSeconds {

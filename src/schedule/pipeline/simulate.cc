@@ -12,12 +12,12 @@ namespace {
 /// Simulators of all replicas, and the exchanges between them.
 class ReplicaSimulator {
  public:
-  ReplicaSimulator(std::span<const SharingReplica> replicas, const ExchangeCosts& costs, std::span<const JobStep> order)
+  ReplicaSimulator(std::span<const ExchangingReplica> replicas, const ExchangeCosts& costs, std::span<const JobStep> order)
       : replicas_(replicas), exchanges_(costs, order) {
     for (size_t replica = 0; replica < replicas.size(); ++replica) {
-      const SharingReplica& own = replicas[replica];
+      const ExchangingReplica& own = replicas[replica];
       const auto on_post = [this](size_t from, size_t rank, const JobStep& step) { post(from, rank, step); };
-      simulators_.emplace_back(*own.work, *own.schedule, own.cluster, events_, replica, ReplicaSharing{&own, &exchanges_, on_post});
+      simulators_.emplace_back(*own.work, *own.schedule, own.cluster, events_, replica, ReplicaExchange{&own, &exchanges_, on_post});
     }
   }
 
@@ -37,7 +37,7 @@ class ReplicaSimulator {
   /// The ranks that divide the layers of a place post together, and go on when all of them have the sums.
   void post(size_t replica, size_t place, const JobStep& step) {
     std::map<std::pair<JobStep, std::pair<size_t, size_t>>, ExchangeTimes::End> ends;  // of all parts, by step, replica and place
-    const SharingReplica& own = replicas_[replica];
+    const ExchangingReplica& own = replicas_[replica];
     for (int32_t part = 0; part < own.tensor_parallel; ++part) {
       const int32_t rank = own.first_rank + static_cast<int32_t>(place) * own.tensor_parallel + part;
       for (const ExchangeTimes::End& end : exchanges_.post(step, rank, events_.now_s())) {
@@ -53,12 +53,12 @@ class ReplicaSimulator {
   }
 
   std::pair<size_t, size_t> place_of(int32_t rank) const {
-    const auto after = std::ranges::find_if(replicas_, [&](const SharingReplica& each) { return each.first_rank > rank; });
+    const auto after = std::ranges::find_if(replicas_, [&](const ExchangingReplica& each) { return each.first_rank > rank; });
     const auto replica = static_cast<size_t>(after - replicas_.begin()) - 1;
     return {replica, static_cast<size_t>((rank - replicas_[replica].first_rank) / replicas_[replica].tensor_parallel)};
   }
 
-  std::span<const SharingReplica> replicas_;
+  std::span<const ExchangingReplica> replicas_;
   ExchangeTimes exchanges_;
   PipelineEvents events_;
   std::deque<PipelineSimulator> simulators_;
@@ -76,7 +76,7 @@ PipelineSimulation simulate(const PipelineWork& work, const PipelineSchedule& sc
   return simulator.result();
 }
 
-std::vector<PipelineSimulation> simulate(std::span<const SharingReplica> replicas, const ExchangeCosts& costs,
+std::vector<PipelineSimulation> simulate(std::span<const ExchangingReplica> replicas, const ExchangeCosts& costs,
                                          std::span<const JobStep> order) {
   return ReplicaSimulator(replicas, costs, order).run();
 }

@@ -70,7 +70,7 @@ PipelineSimulation simulate(const PipelineWork& work, const PipelineSchedule& sc
                             const PipelineCluster& cluster = {});
 
 /// One of several replicas of the model, whose lists exchange gradients (with_exchanges).
-struct SharingReplica {
+struct ExchangingReplica {
   const PipelineWork* work = nullptr;
   const PipelineSchedule* schedule = nullptr;
   PipelineCluster cluster;
@@ -82,7 +82,7 @@ struct SharingReplica {
 /// All of them at once. reduce_gradients takes reduce_s, which is in no span, and posts; an optimizer step waits until its ranks have
 /// the sums (ExchangeTimes); optimizer steps of jobs that costs do not name wait for nothing. order: of the exchanges. In the replicas'
 /// order.
-std::vector<PipelineSimulation> simulate(std::span<const SharingReplica> replicas, const ExchangeCosts& costs,
+std::vector<PipelineSimulation> simulate(std::span<const ExchangingReplica> replicas, const ExchangeCosts& costs,
                                          std::span<const JobStep> order);
 
 }  // namespace cotune

@@ -31,7 +31,8 @@ void expect_partition(const Buckets& buckets, size_t tasks, int64_t bucket_count
   EXPECT_EQ(members, tasks);
 }
 
-/// The least imbalance over all assignments of tasks to buckets, of at most so many tasks each.
+/// The least imbalance over all assignments of tasks to buckets, of at most so many tasks each. Of empty buckets, which are alike, the
+/// first is tried.
 double brute_force(const std::vector<double>& latencies, Buckets& buckets, size_t next, size_t most = 8) {
   if (next == latencies.size()) {
     const bool has_empty =
@@ -44,6 +45,7 @@ double brute_force(const std::vector<double>& latencies, Buckets& buckets, size_
     bucket.push_back(static_cast<int32_t>(next));
     best = std::min(best, brute_force(latencies, buckets, next + 1, most));
     bucket.pop_back();
+    if (bucket.empty()) break;
   }
   return best;
 }
@@ -51,25 +53,27 @@ double brute_force(const std::vector<double>& latencies, Buckets& buckets, size_
 TEST(BalancedBuckets, EqualBruteForceUpToEightTasks) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     Dice dice(seed);
-    const std::vector<double> latencies = random_latencies(dice, dice.between(1, 8));
-    const int64_t count = dice.between(1, std::min<int64_t>(4, static_cast<int64_t>(latencies.size())));
-    const Buckets buckets = balanced_buckets(latencies, count);
-    expect_partition(buckets, latencies.size(), count);
-    Buckets empty(static_cast<size_t>(count));
-    EXPECT_NEAR(imbalance(latencies, buckets), brute_force(latencies, empty, 0), 1e-9) << seed;
+    const std::vector<double> latencies = random_latencies(dice, 1 + static_cast<int64_t>(seed % 8));
+    for (int64_t count = 1; count <= static_cast<int64_t>(latencies.size()); ++count) {
+      const Buckets buckets = balanced_buckets(latencies, count);
+      expect_partition(buckets, latencies.size(), count);
+      Buckets empty(static_cast<size_t>(count));
+      EXPECT_NEAR(imbalance(latencies, buckets), brute_force(latencies, empty, 0), 1e-9) << seed << ", " << count << " buckets";
+    }
   }
 }
 
 TEST(BalancedPairs, EqualBruteForceUpToEightTasks) {
   for (uint64_t seed = 0; seed < 80; ++seed) {
     Dice dice(seed);
-    const std::vector<double> latencies = random_latencies(dice, dice.between(1, 8));
-    const auto tasks = static_cast<int64_t>(latencies.size());
-    const int64_t count = dice.between((tasks + 1) / 2, tasks);
-    const Buckets pairs = balanced_pairs(latencies, count);
-    expect_partition(pairs, latencies.size(), count);
-    Buckets empty(static_cast<size_t>(count));
-    EXPECT_NEAR(imbalance(latencies, pairs), brute_force(latencies, empty, 0, 2), 1e-9) << seed;
+    const int64_t tasks = 1 + static_cast<int64_t>(seed % 8);
+    const std::vector<double> latencies = random_latencies(dice, tasks);
+    for (int64_t count = (tasks + 1) / 2; count <= tasks; ++count) {
+      const Buckets pairs = balanced_pairs(latencies, count);
+      expect_partition(pairs, latencies.size(), count);
+      Buckets empty(static_cast<size_t>(count));
+      EXPECT_NEAR(imbalance(latencies, pairs), brute_force(latencies, empty, 0, 2), 1e-9) << seed << ", " << count << " buckets";
+    }
   }
   EXPECT_THROW(balanced_pairs(std::vector<double>{1, 2, 3}, 1), InternalError);
   EXPECT_THROW(balanced_pairs(std::vector<double>{1, 2, 3}, 4), InternalError);

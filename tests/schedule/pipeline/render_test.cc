@@ -79,7 +79,7 @@ void expect_well_formed(const std::string& xml) {
   }
   EXPECT_TRUE(open.empty());
   for (size_t at = xml.find('&'); at != std::string::npos; at = xml.find('&', at + 1)) {
-    EXPECT_THAT(xml.substr(at, 6), ::testing::MatchesRegex("&(amp|lt|gt|quot);.*"));
+    EXPECT_THAT(xml.substr(at, 6), ::testing::MatchesRegex("&(amp|lt|gt|quot|#39);.*"));
   }
   EXPECT_EQ(xml.find("nan"), std::string::npos);
   EXPECT_EQ(xml.find("inf"), std::string::npos);

@@ -8,7 +8,7 @@
 #include <set>
 #include <tuple>
 
-#include "schedule/dealt_round.h"
+#include "schedule/pipeline/dealt_round.h"
 #include "schedule/pipeline/divided_rounds.h"
 #include "schedule/random_batches.h"
 
@@ -223,7 +223,7 @@ TEST(ReplicaPlans, OfRoundsThatWouldWaitForEachOtherAreRefused) {
     result.schedule.ranks = result.ranks;
     return result;
   };
-  const std::vector<std::vector<SharedStep>> rounds{{{{0, 0}, 0}, {{1, 0}, 0}}, {{{0, 1}, 0}, {{1, 1}, 0}}};
+  const std::vector<std::vector<ExchangedStep>> rounds{{{{0, 0}, 0}, {{1, 0}, 0}}, {{{0, 1}, 0}, {{1, 1}, 0}}};
   const std::vector<PipelineLayout> layouts{one, one};
   const auto together = [&](RankPlan a, RankPlan b) {
     ReplicaPlans plans;

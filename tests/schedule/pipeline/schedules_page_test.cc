@@ -94,7 +94,7 @@ TEST(SchedulesPage, ShowsWhatTheGeneratorsAndTheSimulatorGive) {
 }
 
 TEST(SchedulesPage, PictureIsTheGeneratedOne) {
-  const std::filesystem::path path = root / "docs/schedule.svg";
+  const std::filesystem::path path = root / "docs/pictures/schedule.svg";
   const PipelineWork work = example_work();
   const PipelineSchedule schedule =
       make_schedule(work, choose_order(work, example_cluster).order, example_cluster);

@@ -317,23 +317,10 @@ TEST(VerifyPipeline, RejectsWorkThatContradictsItself) {
   wrong([](PipelineWork& work) { work.jobs[1].lowest_stage = 2; });
 }
 
-TEST(PipelineSchedule, RoundTripsThroughJsonLines) {
+TEST(PipelineSchedule, IsMadeAgainFromItsOrder) {
   const PipelineWork work = uniform_work(3, 2, 2, 2, {}, {100, 50});
   const PipelineSchedule schedule = make_schedule(work, lorapp(work));
-  EXPECT_EQ(pipeline_schedule_from_json_lines(to_json_lines(schedule), 3), schedule);
   EXPECT_EQ(make_schedule(work, compute_order(schedule)), schedule);
-  const auto objects = [](const char* text) {
-    try {
-      pipeline_schedule_from_json_lines(text, 2);
-      return std::string();
-    } catch (const UserError& error) {
-      return std::string(error.what());
-    }
-  };
-  EXPECT_THAT(objects("{\"rank\":0,\"kind\":\"free\"}\nno"), HasSubstr("line 2: no JSON object: no"));
-  EXPECT_THAT(objects("{\"rank\":2,\"kind\":\"free\"}"),
-              HasSubstr("line 1: rank: must be an integer from 0 to 1"));
-  EXPECT_THAT(objects("{\"rank\":1,\"kind\":\"fly\"}"), HasSubstr("line 1: action.kind: unknown kind"));
 }
 
 TEST(PipelineSchedule, RejectsOrdersThatAreNotTheWork) {

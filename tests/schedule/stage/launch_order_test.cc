@@ -82,6 +82,81 @@ TEST(Subgraphs, AreOneWithoutCommunicationButForAdapterGradients) {
   EXPECT_EQ(subgraphs_of(forward, std::vector<OperatorTime>(forward.size())).size(), 1u);
 }
 
+/// reaches[a][b]: b comes after a, by predecessors.
+std::vector<std::vector<bool>> reachable(const SubgraphDag& dag) {
+  std::vector<std::vector<bool>> reaches(dag.size(), std::vector<bool>(dag.size(), false));
+  for (size_t after = 0; after < dag.size(); ++after) {
+    for (const int32_t before : dag[after].predecessors) {
+      for (size_t first = 0; first < after; ++first) {
+        if (first == static_cast<size_t>(before) || reaches[first][static_cast<size_t>(before)]) reaches[first][after] = true;
+      }
+    }
+  }
+  return reaches;
+}
+
+TEST(Subgraphs, OfABackwardListKeepEveryEdgeOfItsOperatorsAndTheirAdapterGradientsApart) {
+  const ModelConfig config = small_model();
+  for (const int64_t tensor_parallel : {1, 2}) {
+    for (const bool is_sequence_parallel : {false, true}) {
+      if (is_sequence_parallel && tensor_parallel == 1) continue;
+      SCOPED_TRACE(tensor_parallel);
+      StageShape stage = whole_model(config);
+      stage.tensor_parallel = tensor_parallel;
+      stage.is_sequence_parallel = is_sequence_parallel;
+      const std::vector<Operator> operators = stage_operators(config, stage, lora_everywhere(config, 0, 8), Direction::backward);
+      const SubgraphDag dag = subgraphs_of(operators, std::vector<OperatorTime>(operators.size(), {1, 2}));
+      const auto is_gradient = [&](int32_t op) {
+        return operators[static_cast<size_t>(op)].name().ends_with("_adapter_gradient");
+      };
+      std::vector<size_t> home(operators.size(), dag.size());
+      int64_t adapters = 0;
+      for (size_t g = 0; g < dag.size(); ++g) {
+        adapters += dag[g].is_adapter ? 1 : 0;
+        for (const int32_t op : dag[g].operators) {
+          EXPECT_EQ(home[static_cast<size_t>(op)], dag.size()) << "an operator twice";
+          home[static_cast<size_t>(op)] = g;
+          EXPECT_EQ(is_gradient(op), dag[g].is_adapter) << operators[static_cast<size_t>(op)].name();
+        }
+        EXPECT_TRUE(!dag[g].is_adapter || dag[g].operators.size() == 1);
+      }
+      EXPECT_EQ(adapters, 4 * config.layer_count) << "four adapter gradients a layer";
+      EXPECT_EQ(static_cast<int64_t>(dag.size()) - adapters == 1, tensor_parallel == 1) << "communication alone cuts what computes";
+
+      const auto reaches = reachable(dag);
+      int64_t between = 0;
+      for (size_t op = 0; op < operators.size(); ++op) {
+        ASSERT_LT(home[op], dag.size()) << operators[op].name();
+        for (const int32_t before : operators[op].predecessors) {
+          const size_t from = home[static_cast<size_t>(before)];
+          if (from == home[op]) continue;
+          EXPECT_TRUE(reaches[from][home[op]]) << operators[static_cast<size_t>(before)].name() << " before " << operators[op].name();
+          ++between;
+        }
+      }
+      EXPECT_GE(between, adapters);
+
+      // The subgraph that comes next of the layers reuses what the gradients behind the one before it read.
+      std::vector<int32_t> gradients;
+      int64_t waited_for = 0;
+      for (size_t g = 0; g < dag.size(); ++g) {
+        if (dag[g].is_adapter) {
+          gradients.push_back(static_cast<int32_t>(g));
+          continue;
+        }
+        for (const int32_t gradient : gradients) {
+          EXPECT_TRUE(std::ranges::count(dag[g].predecessors, gradient)) << "subgraph " << g << " does not wait for gradient " << gradient;
+          ++waited_for;
+        }
+        gradients.clear();
+      }
+      // Nothing comes behind those that what is last of the layers has made.
+      EXPECT_EQ(waited_for + static_cast<int64_t>(gradients.size()), adapters);
+      EXPECT_EQ(waited_for > 0, tensor_parallel > 1);
+    }
+  }
+}
+
 TEST(LaunchOrder, HidesCommunicationBehindOtherTasks) {
   // The reference's simulated cases: four subgraphs a task, compute 1.
   const auto priority = [](size_t tasks, double communication) {

@@ -11,7 +11,7 @@ namespace {
 void read_specifics(ConfigFields& fields, ModelConfig& config) {
   fields.require_off("attention_bias", "the llama family has no biases here");
   fields.require_off("mlp_bias", "the llama family has no biases here");
-  config.kv_head_count = fields.count("num_key_value_heads", kMaximumHeads, config.head_count);
+  config.kv_head_count = fields.count("num_key_value_heads", maximum_heads, config.head_count);
 }
 
 void write_specifics(const ModelConfig&, nlohmann::ordered_json& json) {

@@ -15,7 +15,7 @@ void read_specifics(ConfigFields& fields, ModelConfig& config) {
                   "null (a Mistral configuration without the field means a window of 4096)");
   }
   // transformers takes its default where the field is missing, and as many as there are query heads where it is null.
-  config.kv_head_count = fields.count("num_key_value_heads", kMaximumHeads, fields.is_null("num_key_value_heads") ? config.head_count : 8);
+  config.kv_head_count = fields.count("num_key_value_heads", maximum_heads, fields.is_null("num_key_value_heads") ? config.head_count : 8);
 }
 
 void write_specifics(const ModelConfig&, nlohmann::ordered_json& json) {

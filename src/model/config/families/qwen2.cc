@@ -10,7 +10,7 @@ namespace {
 void read_specifics(ConfigFields& fields, ModelConfig& config) {
   fields.require_off("use_sliding_window", "attention over a sliding window is not supported");
   // transformers takes its default where the field is missing, and as many as there are query heads where it is null.
-  config.kv_head_count = fields.count("num_key_value_heads", kMaximumHeads, fields.is_null("num_key_value_heads") ? config.head_count : 32);
+  config.kv_head_count = fields.count("num_key_value_heads", maximum_heads, fields.is_null("num_key_value_heads") ? config.head_count : 32);
   config.qkv_bias = true;
 }
 
