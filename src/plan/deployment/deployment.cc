@@ -84,7 +84,7 @@ class DeploymentSearch {
       for (size_t i = 0; i < width(); ++i) support |= uint64_t{replicas[i] > 0} << i;
       const auto [known, is_new] = by_support.try_emplace(support);
       double& bound = known->second;
-      if (is_new) bound = support_bound(costs_, sequences_, support, total);
+      if (is_new) bound = std::max(support_bound(costs_, sequences_, support, total), longest_alone(costs_, sequences_, support));
       if (bound == never) {
         ++result_.unable;
       } else {

@@ -27,8 +27,9 @@ struct RowDispatch {
 };
 
 /// `replicas`: deployed of each configuration; BucketCosts::copies of them come of each. Longest buckets first, each sequence to the replica that has
-/// it done first; then sequences are moved and exchanged away from the slowest replica while it ends sooner. Empty where a bucket fits nothing
-/// deployed. It is a heuristic: how good is what PatternBound says (plan/deployment/pattern_bound.h), which holds for these dispatches.
+/// it done first; then sequences are moved away from the slowest replica, or exchanged for a shorter one, two, or as many as make up for their time,
+/// while it ends sooner; then a depth-first search within a number of nodes, which finds the best of all dealings where rows and replicas are few.
+/// Empty where a bucket fits nothing deployed. How good it is says PatternBound (plan/deployment/pattern_bound.h), which holds for these dispatches.
 RowDispatch dispatch_rows(std::span<const BucketCosts> costs, std::span<const int64_t> replicas,
                           std::span<const int64_t> sequences);
 

@@ -22,9 +22,12 @@ PlanSearch::PlanSearch(std::span<const BucketCosts> costs, std::span<const int64
 double PlanSearch::run(int64_t count) {
   const double least = least_seconds(costs_, sequences_, devices_);
   if (least == never) return never;
+  least_of_all_ = least;
   const double proven = is_by_row() && count <= limits_.enumerated ? look_at_all() : 0;
   if (proven == never || (proven > 0 && proven >= target())) return proven;
-  return std::max(proven, search_near_relaxation(least));
+  const double of_others = std::max(proven, search_near_relaxation(least));
+  for (ConsideredPlan& each : considered_) each.lower_bound = std::max(each.lower_bound, std::min(least_of_all_, each.makespan));
+  return of_others;
 }
 
 double PlanSearch::search_near_relaxation(double least) {
@@ -47,6 +50,7 @@ double PlanSearch::search_near_relaxation(double least) {
       relaxed = std::move(now);
     }
   }
+  least_of_all_ = low;
   improve(rounded(relaxed.replicas));
   if (best_ == never) {
     const std::vector<int64_t> plan = first_that_holds_all();
@@ -77,6 +81,7 @@ double PlanSearch::raised(double low) {
     const double middle = 0.5 * (low + high);
     (pattern_bound_.least_devices(middle, devices_).devices > static_cast<double>(devices_) ? low : high) = middle;
   }
+  least_of_all_ = std::max(least_of_all_, low);
   return low;
 }
 
@@ -184,6 +189,7 @@ double PlanSearch::raised_by_even_shares(double low) {
       high = std::min(high, best_);
     }
   }
+  least_of_all_ = std::max(least_of_all_, low);
   return low;
 }
 

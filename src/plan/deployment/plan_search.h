@@ -63,6 +63,7 @@ class PlanSearch {
   int64_t devices_;
   std::vector<int64_t> sizes_;
   double best_ = never;  ///< makespan of the best plan so far
+  double least_of_all_ = 0;  ///< seconds that no plan takes less than, those of considered_ among them
   std::vector<ConsideredPlan> considered_;
   std::set<std::vector<int64_t>> looked_;
   PatternBound pattern_bound_;

@@ -80,6 +80,19 @@ double support_bound(std::span<const BucketCosts> costs, std::span<const int64_t
   return total / static_cast<double>(devices);
 }
 
+double longest_alone(std::span<const BucketCosts> costs, std::span<const int64_t> sequences, uint64_t support) {
+  double longest = 0;
+  for (size_t j = 0; j < sequences.size(); ++j) {
+    if (sequences[j] == 0) continue;
+    double least = never;
+    for (size_t i = 0; i < costs.size(); ++i) {
+      if ((support >> i & 1) == 1 && j < costs[i].reach()) least = std::min(least, costs[i].seconds[j] + costs[i].fill);
+    }
+    longest = std::max(longest, least);
+  }
+  return longest;
+}
+
 double plan_bound(std::span<const BucketCosts> costs, std::span<const int64_t> sequences,
                   std::span<const int64_t> plan) {
   uint64_t support = 0;

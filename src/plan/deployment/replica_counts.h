@@ -25,6 +25,10 @@ double least_seconds(std::span<const BucketCosts> costs, std::span<const int64_t
 double support_bound(std::span<const BucketCosts> costs, std::span<const int64_t> sequences, uint64_t support,
                      int64_t devices);
 
+/// max_j min_i c_ij + fill_i over the deployed configurations: how long the sequence takes that takes longest even by itself. Infinite where a
+/// bucket fits none.
+double longest_alone(std::span<const BucketCosts> costs, std::span<const int64_t> sequences, uint64_t support);
+
 /// Theorem 1 with pipelines' filling: the least τ with Σ_i p_i·n_i·max(0, τ − fill_i) ≥ the least device seconds of
 /// the step.
 double plan_bound(std::span<const BucketCosts> costs, std::span<const int64_t> sequences,
