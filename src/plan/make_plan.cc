@@ -6,10 +6,11 @@
 #include <map>
 #include <tuple>
 
-#include "base/parallel_for.h"
 #include "base/error.h"
-#include "plan/placement.h"
+#include "base/parallel_for.h"
+#include "plan/memory_savings.h"
 #include "plan/nodes_planner.h"
+#include "plan/placement.h"
 #include "plan/plan_advice.h"
 #include "plan/replica_planner.h"
 
@@ -32,29 +33,9 @@ std::vector<Alternative> plan_in_turn(const ModelConfig& model, const ClusterSpe
   parallel_for(jobs.size(), options.threads, [&](size_t j) {
     const std::vector<JobShape> only = {alone(jobs[j])};
     NodesPlanner planner(model, cluster, group, only, options, {.recompute = options.recompute == Recompute::always});
-    of_jobs[j] = planner.plan(system, {Sharing::separate}, options.orders);
+    of_jobs[j] = planner.plan(system, {Sharing::separate}, options.orders, options.orders_for_few);
   });
   return sums_in_turn(of_jobs, names, group.count * group.devices);
-}
-
-/// Which savings are tried on these nodes, beside none: recomputation only where plans may or need not have it, sharding
-/// only where there are copies.
-std::vector<MemorySaving> savings_to_try(const PlanOptions& options, const NodeGroup& group) {
-  const bool always = options.recompute == Recompute::always;
-  std::vector<MemorySaving> savings = {{.recompute = always}};
-  for (MemorySaving each : options.savings) {
-    if (each.recompute && options.recompute == Recompute::never) continue;
-    if (each.most_shards > 1 && group.count * group.devices < 2) continue;
-    each.recompute = each.recompute || always;
-    if (std::find(savings.begin(), savings.end(), each) == savings.end()) savings.push_back(each);
-  }
-  return savings;
-}
-
-/// What plans that save memory are tried with.
-Sharing preferred_sharing(const PlanOptions& options) {
-  const bool has_hybrid = std::find(options.sharing.begin(), options.sharing.end(), Sharing::hybrid) != options.sharing.end();
-  return has_hybrid ? Sharing::hybrid : options.sharing.front();
 }
 
 /// All alternatives on one kind of nodes with one saving of memory.
@@ -66,7 +47,7 @@ PlanningResult plan_with_saving(const ModelConfig& model, const ClusterSpec& clu
     if (is_sequential(system) && !is_plain) continue;
     std::vector<Alternative> found = is_sequential(system) ? plan_in_turn(model, cluster, group, jobs, options, system)
                                      : is_plain            ? planner.plan(system, options.sharing, options.orders, options.orders_for_few)
-                                                           : planner.plan(system, {preferred_sharing(options)}, {PipelineOrder::automatic});
+                                                           : planner.plan(system, {sharing_to_save_with(options)}, {PipelineOrder::automatic});
     std::move(found.begin(), found.end(), std::back_inserter(result.alternatives));
   }
   const std::vector<ConsideredConfiguration>& configurations = planner.considered();
@@ -87,7 +68,7 @@ void append(PlanningResult& all, PlanningResult&& more) {
 /// All alternatives on one kind of nodes.
 PlanningResult plan_on_nodes(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
                              const std::vector<JobShape>& jobs, const PlanOptions& options) {
-  const std::vector<MemorySaving> savings = savings_to_try(options, group);
+  const std::vector<MemorySaving> savings = memory_savings(options, group);
   std::vector<PlanningResult> of_savings(savings.size());
   parallel_for(savings.size(), options.threads, [&](size_t s) {
     of_savings[s] = plan_with_saving(model, cluster, group, jobs, options, savings[s], s == 0);

@@ -103,7 +103,9 @@ class Adviser {
     if (const std::optional<Need> fewest = fewest_devices(group, limit)) {
       const int64_t nodes = (fewest->devices() + group.devices - 1) / group.devices;
       const std::string network = nodes > 1 ? assumed_network(cluster_, group) : "";
-      text += fmt::format("  {}: {} would hold it as {} ({} in place of {}{}), {} per device.\n", group.name,
+      const bool is_of_another_budget = is_budget_kept() && options_.token_budget != fewest->chunk_tokens;
+      text += fmt::format("  {}: {}{} would hold it as {} ({} in place of {}{}), {} per device.\n", group.name,
+                          is_of_another_budget ? fmt::format("with run.token_budget {}, ", fewest->chunk_tokens) : "",
                           counted(fewest->devices(), "device"), fewest->name(), counted(nodes, "node"), group.count,
                           network.empty() ? "" : fmt::format(", over {}, which is assumed", network), bytes_text(fewest->bytes()));
     }

@@ -102,6 +102,28 @@ TEST(MakePlan, NeedsWithATokenBudgetTheMemoryThatItSaysAndNoLess) {
   }
 }
 
+TEST(MakePlan, SaysWithWhichTokenBudgetTheNumberOfDevicesWouldDo) {
+  const ModelConfig model = model_preset("tinyllama-1.1b");
+  const std::vector<JobShape> jobs = {job_of(model, 0, 32, {64}, 8), job_of(model, 1, 1, {2048}, 8)};
+  PlanOptions options;
+  options.recompute = Recompute::never;
+  options.token_budget = 16384;
+  const auto planned = [&](int64_t nodes) {
+    ClusterSpec cluster = cluster_of(nodes, 4, "A40");
+    cluster.nodes[0].device.memory_bytes = int64_t{635} << 20;
+    return make_plan(model, cluster, jobs, options);
+  };
+  const PlanningResult result = planned(1);
+  ASSERT_EQ(result.plan(), nullptr);
+  EXPECT_THAT(result.advice, testing::ContainsRegex("n: with run.token_budget [0-9]+, [0-9]+ devices would hold it as "));
+  const size_t place = result.advice.find(" devices would hold it as ");
+  ASSERT_NE(place, std::string::npos) << result.advice;
+  const size_t line = result.advice.rfind('\n', place) + 1;
+  const std::string budget = "run.token_budget ", nodes = " (";
+  options.token_budget = std::stoll(result.advice.substr(result.advice.find(budget, line) + budget.size()));
+  EXPECT_NE(planned(std::stoll(result.advice.substr(result.advice.find(nodes, place) + nodes.size()))).plan(), nullptr) << result.advice;
+}
+
 TEST(MakePlan, SaysOfShortRowsThatTheSmallestMicrobatchDoesNotFit) {
   const ModelConfig model = model_preset("llama-2-7b");
   const std::string advice = make_plan(model, cluster_of(1, 1, "A40", 0.05), {job_of(model, 0, 4, {64}, 8)}).advice;
