@@ -55,7 +55,7 @@ std::string layers_without(std::span<const AdaptedModule> modules, int64_t layer
 
 }  // namespace
 
-bool BaseModelCheck::is_another(const std::string& recorded, const fs::path& adapter_folder) {
+bool BaseModelCheck::is_another(const std::string& recorded, const fs::path& adapter_folder, bool has_fewer_layers) {
   const fs::path path = model_path(recorded);
   std::error_code unknown;
   if (fs::equivalent(path, model_.path, unknown)) return false;
@@ -70,15 +70,15 @@ bool BaseModelCheck::is_another(const std::string& recorded, const fs::path& ada
       return before != *fingerprint_;
     }
   }
-  return last_part(recorded) != last_part(model_.path);
+  return has_fewer_layers && last_part(recorded) != last_part(model_.path);
 }
 
 std::string BaseModelCheck::warning(const fs::path& adapter_folder, std::span<const AdaptedModule> modules) {
   if (model_.path.empty()) return "";
   const std::string recorded = recorded_base_model(adapter_folder);
-  if (recorded.empty() || !is_another(recorded, adapter_folder)) return "";
-  return fmt::format("warning: {} is an adapter of {}, the opened model is {}{}", adapter_folder.string(), recorded, model_.path.string(),
-                     layers_without(modules, model_.config.layer_count));
+  const std::string layers = layers_without(modules, model_.config.layer_count);
+  if (recorded.empty() || !is_another(recorded, adapter_folder, !layers.empty())) return "";
+  return fmt::format("warning: {} is an adapter of {}, the opened model is {}{}", adapter_folder.string(), recorded, model_.path.string(), layers);
 }
 
 }  // namespace cotune

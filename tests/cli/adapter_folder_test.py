@@ -143,9 +143,9 @@ class Folders(Generates):
         start.write_text(f"cotune: 1\nmodel: {{path: {other}, dtype: float64}}\njobs:\n  - {{name: next, data: {{train: chats.jsonl}}, "
                          f"train: {{steps: 1}}, adapter: {{r: 4, init_from: {adapter}}}}}\n")
         self.assertIn(told, self.run_program("train", start, "--check", "--output-dir", self.path / "next").stderr)
-        (self.run / "run.json").unlink()  # names alone are left
+        (self.run / "run.json").unlink()  # names alone are left, which say nothing where every layer has its part
         self.assertEqual(warning(generate, "--model", other), "")
-        self.assertEqual(warning(generate, "--model", self.path / "copy"), told.replace(str(other), str(self.path / "copy")))
+        self.assertEqual(warning(generate, "--model", self.path / "copy"), "")
 
     def test_of_a_model_with_fewer_layers_are_told(self):
         adapter = self.run / "jobs/a/adapter"
