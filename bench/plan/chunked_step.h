@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "plan/deployment/dispatch.h"
 #include "plan/deployment/configuration.h"
+#include "plan/deployment/dispatch.h"
 #include "plan/shapes/length_buckets.h"
 
 namespace cotune {

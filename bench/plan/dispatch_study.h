@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/deployment/dispatch.h"
 #include "plan/deployment/configuration.h"
+#include "plan/deployment/dispatch.h"
 #include "rows.h"
 
 namespace cotune {

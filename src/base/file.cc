@@ -16,12 +16,12 @@
 #include <span>
 #include <utility>
 
+#include "base/abrupt_exit.h"
 #include "base/atomic_file.h"
 #include "base/bus_error.h"
 #include "base/descriptor.h"
 #include "base/error.h"
 #include "base/running_checksum.h"
-#include "base/abrupt_exit.h"
 
 namespace cotune {
 namespace {

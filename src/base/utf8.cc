@@ -43,6 +43,8 @@ Sequence read_sequence(std::string_view bytes) {
 
 }  // namespace
 
+size_t utf8_sequence_length(std::string_view bytes) { return bytes.empty() ? 0 : read_sequence(bytes).good; }
+
 bool is_valid_utf8(std::string_view bytes) {
   while (!bytes.empty()) {
     const Sequence sequence = read_sequence(bytes);

@@ -12,6 +12,9 @@ inline constexpr std::string_view replacement_character = "\xEF\xBF\xBD";
 
 bool is_valid_utf8(std::string_view bytes);
 
+/// Bytes of the well-formed sequence at the front of `bytes`; 0 where there is none.
+size_t utf8_sequence_length(std::string_view bytes);
+
 /// `bytes` with every maximal subpart of an ill-formed sequence replaced by one U+FFFD (Unicode 16, section 3.9; the
 /// same as Python's errors="replace" and Rust's from_utf8_lossy). Surrogates and overlong forms are ill-formed.
 std::string replace_invalid_utf8(std::string_view bytes);

@@ -8,23 +8,11 @@
 #include "base/utf8.h"
 
 namespace cotune {
-namespace {
-
-/// Of the well-formed sequence at the front; 0: there is none.
-size_t sequence_length(std::string_view bytes) {
-  for (size_t length = 1; length <= std::min<size_t>(4, bytes.size()); ++length) {
-    if (is_valid_utf8(bytes.substr(0, length))) return length;
-  }
-  return 0;
-}
-
-}  // namespace
-
 std::string visible_text(std::string_view bytes) {
   std::string text;
   text.reserve(bytes.size());
   while (!bytes.empty()) {
-    const size_t length = sequence_length(bytes);
+    const size_t length = utf8_sequence_length(bytes);
     size_t end = 0;
     const char32_t c = length == 0 ? static_cast<uint8_t>(bytes.front()) : next_code_point(bytes, end);
     if (length == 0 || (c < 0x20 && c != '\n' && c != '\t') || c == 0x7F) {

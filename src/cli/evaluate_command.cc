@@ -6,10 +6,10 @@
 #include <memory>
 #include <optional>
 
+#include "base/abrupt_exit.h"
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/json_text.h"
-#include "base/abrupt_exit.h"
 #include "cli/commands.h"
 #include "cli/evaluating/evaluate_options.h"
 #include "cli/evaluating/evaluated_run.h"

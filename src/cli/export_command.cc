@@ -13,8 +13,8 @@
 #include "cli/inputs/model_text.h"
 #include "console/output_file.h"
 #include "formats/gguf.h"
-#include "train/adapter_folder.h"
 #include "merge/gguf_adapter.h"
+#include "train/adapter_folder.h"
 
 namespace cotune {
 namespace {

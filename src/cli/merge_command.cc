@@ -18,9 +18,9 @@
 #include "console/command_line.h"
 #include "console/output_file.h"
 #include "jobs/memory_size.h"
-#include "train/adapter_folder.h"
 #include "merge/merged_gguf.h"
 #include "merge/merged_model.h"
+#include "train/adapter_folder.h"
 
 namespace cotune {
 namespace {

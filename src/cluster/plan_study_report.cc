@@ -6,8 +6,8 @@
 #include "base/counted.h"
 #include "base/quantity_text.h"
 #include "cluster/plan_study.h"
-#include "plan/plan_report.h"
 #include "plan/deployment/configuration.h"
+#include "plan/plan_report.h"
 #include "schedule/pipeline/render.h"
 
 namespace cotune {

@@ -18,10 +18,10 @@
 #include <system_error>
 #include <vector>
 
+#include "base/abrupt_exit.h"
 #include "base/bus_error.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
-#include "base/abrupt_exit.h"
 #include "base/visible_text.h"
 
 namespace cotune {

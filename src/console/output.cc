@@ -8,8 +8,8 @@
 #include <cstring>
 #include <string>
 
-#include "base/descriptor.h"
 #include "base/abrupt_exit.h"
+#include "base/descriptor.h"
 
 namespace cotune {
 namespace {

@@ -13,10 +13,10 @@
 #include "base/diagnostics.h"
 #include "base/json_text.h"
 #include "jobs/deadline.h"
+#include "jobs/emulated_file.h"
 #include "jobs/identifier.h"
 #include "jobs/memory_size.h"
 #include "jobs/module_pattern.h"
-#include "jobs/emulated_file.h"
 #include "jobs/parallel.h"
 #include "jobs/swept_fields.h"
 

@@ -7,9 +7,9 @@
 
 #include "base/error.h"
 #include "formats/gguf_writer.h"
+#include "merge/merged_rows.h"
 #include "model/config/families.h"
 #include "model/weights/gguf_weights.h"
-#include "merge/merged_rows.h"
 
 namespace cotune {
 namespace {

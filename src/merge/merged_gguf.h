@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "adapter/weight_changes.h"
-#include "model/weights/model_files.h"
 #include "merge/merged_model.h"
+#include "model/weights/model_files.h"
 
 namespace cotune {
 

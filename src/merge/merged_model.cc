@@ -11,10 +11,10 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "formats/safetensors_writer.h"
-#include "model/config/families.h"
-#include "model/weights/data_type_conversion.h"
 #include "merge/merged_folder.h"
 #include "merge/merged_rows.h"
+#include "model/config/families.h"
+#include "model/weights/data_type_conversion.h"
 
 namespace cotune {
 namespace {

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "base/never.h"
-#include "plan/placement.h"
 #include "plan/deployment/replica_counts.h"
 #include "plan/deployment/system_deployments.h"
+#include "plan/placement.h"
 
 namespace cotune {
 namespace {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "base/quantity_text.h"
-#include "plan/nodes_planner.h"
 #include "plan/memory_savings.h"
+#include "plan/nodes_planner.h"
 
 namespace cotune {
 namespace {
@@ -26,13 +26,12 @@ FittingPlan summary_of(const Plan& plan, const NodeGroup& group) {
 std::optional<Plan> plan_with(const FittingProblem& problem, const NodeGroup& group, const PlanOptions& options, const MemorySaving& saving,
                               bool is_plain) {
   NodesPlanner planner(problem.model, problem.cluster, group, problem.jobs, options, saving);
-  const std::vector<Sharing> sharing = is_plain ? options.sharing : std::vector{sharing_to_save_with(options)};
-  const std::vector<PipelineOrder> orders = is_plain ? options.orders : std::vector{PipelineOrder::automatic};
+  const TriedPolicies policies = tried_policies(options, !is_plain);
   for (const System system : options.deployments) {
     if (is_sequential(system)) continue;
-    for (const Sharing each : sharing) {
-      const bool is_last = is_plain && each == sharing.back();
-      for (Alternative& tried : planner.plan(system, {each}, orders, is_last ? options.orders_for_few : std::vector<PipelineOrder>())) {
+    for (const Sharing each : policies.sharing) {
+      const bool is_last = each == policies.sharing.back();
+      for (Alternative& tried : planner.plan(system, {each}, policies.orders, is_last ? policies.orders_for_few : std::vector<PipelineOrder>())) {
         if (tried.fits()) return std::move(tried.plans.front());
       }
     }

@@ -43,11 +43,11 @@ PlanningResult plan_with_saving(const ModelConfig& model, const ClusterSpec& clu
                                 const PlanOptions& options, const MemorySaving& saving, bool is_plain) {
   PlanningResult result;
   NodesPlanner planner(model, cluster, group, jobs, options, saving);
+  const TriedPolicies tried = tried_policies(options, !is_plain);
   for (const System system : options.deployments) {
     if (is_sequential(system) && !is_plain) continue;
     std::vector<Alternative> found = is_sequential(system) ? plan_in_turn(model, cluster, group, jobs, options, system)
-                                     : is_plain            ? planner.plan(system, options.sharing, options.orders, options.orders_for_few)
-                                                           : planner.plan(system, {sharing_to_save_with(options)}, {PipelineOrder::automatic});
+                                                           : planner.plan(system, tried.sharing, tried.orders, tried.orders_for_few);
     std::move(found.begin(), found.end(), std::back_inserter(result.alternatives));
   }
   const std::vector<ConsideredConfiguration>& configurations = planner.considered();

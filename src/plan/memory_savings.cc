@@ -16,8 +16,10 @@ std::vector<MemorySaving> memory_savings(const PlanOptions& options, const NodeG
   return savings;
 }
 
-Sharing sharing_to_save_with(const PlanOptions& options) {
-  return std::ranges::find(options.sharing, Sharing::hybrid) != options.sharing.end() ? Sharing::hybrid : options.sharing.front();
+TriedPolicies tried_policies(const PlanOptions& options, bool is_to_save) {
+  if (!is_to_save) return {options.sharing, options.orders, options.orders_for_few};
+  const bool has_hybrid = std::ranges::find(options.sharing, Sharing::hybrid) != options.sharing.end();
+  return {{has_hybrid ? Sharing::hybrid : options.sharing.front()}, {PipelineOrder::automatic}, {}};
 }
 
 }  // namespace cotune

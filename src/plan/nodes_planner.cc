@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "plan/placement.h"
 #include "plan/deployment_candidates.h"
+#include "plan/placement.h"
 #include "plan/plan_totals.h"
 
 namespace cotune {

@@ -8,8 +8,8 @@
 #include <tuple>
 
 #include "base/file.h"
-#include "plan/shapes/cluster_file.h"
 #include "plan/deployment/configuration.h"
+#include "plan/shapes/cluster_file.h"
 
 namespace cotune {
 

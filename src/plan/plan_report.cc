@@ -9,8 +9,8 @@
 
 #include "base/counted.h"
 #include "base/quantity_text.h"
-#include "plan/placement.h"
 #include "plan/deployment/configuration.h"
+#include "plan/placement.h"
 
 namespace cotune {
 namespace {

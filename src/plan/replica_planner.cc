@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "plan/cost/weight_sharding.h"
-#include "plan/placement.h"
 #include "plan/fusion/hybrid_tasks.h"
 #include "plan/fusion/replica_jobs.h"
+#include "plan/placement.h"
 #include "schedule/pipeline/lorapp.h"
 
 namespace cotune {

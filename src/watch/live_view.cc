@@ -10,8 +10,8 @@
 #include <exception>
 #include <vector>
 
-#include "base/error.h"
 #include "base/abrupt_exit.h"
+#include "base/error.h"
 #include "watch/job_outcome.h"
 
 namespace cotune {

@@ -15,9 +15,9 @@
 #include <cstring>
 #include <utility>
 
+#include "base/abrupt_exit.h"
 #include "base/descriptor.h"
 #include "base/error.h"
-#include "base/abrupt_exit.h"
 
 namespace cotune {
 namespace {

@@ -7,12 +7,12 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "base/abrupt_exit.h"
 #include "base/atomic_file.h"
 #include "base/bus_error.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/running_checksum.h"
-#include "base/abrupt_exit.h"
 
 namespace cotune {
 namespace {

@@ -3,11 +3,11 @@
 
 #include "formats/temporary_folder.h"
 #include "jobs/target_modules.h"
+#include "merge/merged_gguf.h"
+#include "merge/merged_model.h"
 #include "model/config/families.h"
 #include "model/config/rope.h"
 #include "support/source_folder.h"
-#include "merge/merged_gguf.h"
-#include "merge/merged_model.h"
 
 namespace cotune {
 namespace {

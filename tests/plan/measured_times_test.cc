@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "base/nonnegative_least_squares.h"
-#include "plan/cost/stage_cost.h"
 #include "plan/cost/priced_stage.h"
+#include "plan/cost/stage_cost.h"
 #include "plan/synthetic_profile.h"
 
 namespace cotune {

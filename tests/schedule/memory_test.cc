@@ -56,12 +56,7 @@ TEST(WorstCase, BoundsEveryPlanOfRandomRounds) {
     Dice dice(mix_key(30, seed));
     const std::vector<BatchShape> round = random_round(dice);
     const PackingPolicy policy = random_policy(dice);
-    std::vector<JobFootprint> jobs;
-    for (const BatchShape& batch : round) {
-      jobs.push_back({.job = batch.job,
-                      .row_count = static_cast<int64_t>(batch.row_lengths.size()),
-                      .longest_row = *std::max_element(batch.row_lengths.begin(), batch.row_lengths.end())});
-    }
+    const std::vector<JobFootprint> jobs = footprints_of(round);
     WorstCase bound;
     for (size_t i = 0; i < jobs.size(); ++i) {
       const WorstCase lead = worst_case(jobs, i, policy);

@@ -7,6 +7,7 @@
 
 #include "base/random.h"
 #include "schedule/step_plan.h"
+#include "schedule/worst_case.h"
 
 namespace cotune {
 
@@ -64,6 +65,17 @@ inline PackingPolicy random_policy(Dice& dice) {
   if (policy.sharing == Sharing::hybrid && dice.between(0, 1) == 1) policy.hybrid_tasks = random_tasks(dice);
   if (dice.between(0, 2) == 0) policy.least_microbatches = dice.between(2, 12);
   return policy;
+}
+
+/// What admission knows of the jobs of a round, without adapters.
+inline std::vector<JobFootprint> footprints_of(const std::vector<BatchShape>& round) {
+  std::vector<JobFootprint> jobs;
+  for (const BatchShape& batch : round) {
+    jobs.push_back({.job = batch.job,
+                    .row_count = static_cast<int64_t>(batch.row_lengths.size()),
+                    .longest_row = *std::max_element(batch.row_lengths.begin(), batch.row_lengths.end())});
+  }
+  return jobs;
 }
 
 }  // namespace cotune

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "engine/rank_threads.h"
+#include "train/first_usage.h"
 #include "train/small_run.h"
 
 namespace cotune::testing {
@@ -51,15 +52,6 @@ class RanksThatWaitForPlanning : public RankThreads {
   int64_t seen_ = 0;  ///< rounds behind which something was planned, and was not over before they began
 };
 
-/// What planning had taken when the first rounds had run.
-class UsageAfterTheFirstRounds : public RunObserver {
- public:
-  void on_usage(const UsageEvent& event) override {
-    if (!first) first = event;
-  }
-  std::optional<UsageEvent> first;
-};
-
 TEST(RunOnRanks, ExposesLittleOfThePlanningThatIsOverBeforeTheRoundsAre) {
   std::vector<JobSpec> specs;
   for (uint64_t i = 0; i < 6; ++i) specs.push_back(small_job("job" + std::to_string(i), AdapterMethod::lora, i, 16));
@@ -72,7 +64,7 @@ TEST(RunOnRanks, ExposesLittleOfThePlanningThatIsOverBeforeTheRoundsAre) {
   const PipelineLayout layout{.stages = {{0, 1, true, false}, {1, 2, false, true}}, .stage_rank = {0, 1}};
   const auto ranks = std::make_shared<RanksThatWaitForPlanning>(run.backbone, layout, 1);
   options.rank_group = ranks;
-  UsageAfterTheFirstRounds usage;
+  FirstUsage usage;
   options.observers = {&usage};
   const RunSummary summary = run.trainer(specs, options)->run();
   EXPECT_EQ(summary.rounds, 16);

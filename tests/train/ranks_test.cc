@@ -9,6 +9,7 @@
 
 #include "engine/rank_threads.h"
 #include "train/device_costs.h"
+#include "train/first_usage.h"
 #include "train/run_values.h"
 #include "train/small_run.h"
 
@@ -276,15 +277,6 @@ class SlowRanks : public RankThreads {
     RankThreads::run(plans, rounds);
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-};
-
-/// What planning had taken when the first rounds had run.
-class FirstUsage : public RunObserver {
- public:
-  void on_usage(const UsageEvent& event) override {
-    if (!first) first = event;
-  }
-  std::optional<UsageEvent> first;
 };
 
 TEST(RunOnRanks, HidesPlanningBehindTheRoundsBefore) {

@@ -9,11 +9,11 @@
 #include <string_view>
 #include <utility>
 
+#include "base/abrupt_exit.h"
 #include "base/counted.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/record_mistakes.h"
-#include "base/abrupt_exit.h"
 #include "cli/inputs/data_reading.h"
 #include "cli/inputs/run_setup.h"
 #include "data/continuations.h"

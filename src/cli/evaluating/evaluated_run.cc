@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <map>
 
+#include "base/abrupt_exit.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/abrupt_exit.h"
 #include "cli/inputs/compute_dtype.h"
 #include "cli/inputs/data_reading.h"
 #include "cli/inputs/run_setup.h"

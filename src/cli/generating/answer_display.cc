@@ -11,11 +11,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/abrupt_exit.h"
 #include "base/counted.h"
 #include "base/descriptor.h"
 #include "base/error.h"
 #include "base/json_text.h"
-#include "base/abrupt_exit.h"
 #include "watch/answer_panes.h"
 #include "watch/terminal.h"
 

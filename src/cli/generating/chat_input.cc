@@ -7,8 +7,8 @@
 #include <cstdio>
 #include <utility>
 
-#include "base/error.h"
 #include "base/abrupt_exit.h"
+#include "base/error.h"
 #include "cli/terminal/interruption.h"
 
 namespace cotune {

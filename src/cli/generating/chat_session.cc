@@ -9,10 +9,10 @@
 #include <map>
 #include <set>
 
+#include "base/abrupt_exit.h"
 #include "base/counted.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
-#include "base/abrupt_exit.h"
 #include "cli/generating/answer_display.h"
 #include "cli/generating/answering.h"
 #include "cli/generating/chat_input.h"

@@ -9,12 +9,12 @@
 #include <optional>
 #include <utility>
 
+#include "base/abrupt_exit.h"
 #include "base/counted.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/json_text.h"
 #include "base/record_mistakes.h"
-#include "base/abrupt_exit.h"
 #include "cli/generating/answer_file.h"
 #include "cli/generating/answering.h"
 #include "cli/terminal/interruption.h"

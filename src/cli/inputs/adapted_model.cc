@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "base/error.h"
 #include "base/abrupt_exit.h"
+#include "base/error.h"
 #include "cli/inputs/compute_dtype.h"
 #include "cli/inputs/model_of_adapter.h"
 #include "data/example_builder.h"

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "base/error.h"
 #include "base/abrupt_exit.h"
+#include "base/error.h"
 #include "base/utf8.h"
 #include "cli/inputs/model_of_adapter.h"
 #include "jobs/hub_cache.h"

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <csignal>
 
+#include "base/abrupt_exit.h"
 #include "base/atomic_file.h"
 #include "base/counted.h"
-#include "base/abrupt_exit.h"
 #include "watch/reading_lines.h"
 #include "watch/terminal.h"
 

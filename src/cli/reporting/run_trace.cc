@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/abrupt_exit.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/steady_seconds.h"
-#include "base/abrupt_exit.h"
 #include "schedule/pipeline/simulate.h"
 #include "train/training_job.h"
 

@@ -10,8 +10,8 @@
 #include <stdexcept>
 #include <thread>
 
-#include "base/error.h"
 #include "base/abrupt_exit.h"
+#include "base/error.h"
 #include "comm/failure_text.h"
 #include "ops/memory.h"
 

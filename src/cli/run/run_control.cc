@@ -9,9 +9,9 @@
 #include <array>
 #include <utility>
 
+#include "base/abrupt_exit.h"
 #include "base/error.h"
 #include "base/path_passes_through.h"
-#include "base/abrupt_exit.h"
 #include "cli/inputs/run_setup.h"
 #include "cli/terminal/stop_signals.h"
 #include "ops/memory.h"

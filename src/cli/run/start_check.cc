@@ -5,9 +5,9 @@
 
 #include <cstdio>
 
+#include "base/abrupt_exit.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/abrupt_exit.h"
 #include "cli/inputs/compute_dtype.h"
 #include "cli/reporting/sweep_table.h"
 #include "cli/run/check_report.h"

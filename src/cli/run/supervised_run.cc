@@ -17,9 +17,9 @@
 #include <optional>
 #include <string>
 
+#include "base/abrupt_exit.h"
 #include "base/error.h"
 #include "base/json_text.h"
-#include "base/abrupt_exit.h"
 #include "cli/terminal/stop_signals.h"
 #include "console/command_line.h"
 #include "console/output.h"

@@ -9,9 +9,9 @@
 #include <csignal>
 #include <cstdint>
 
+#include "base/abrupt_exit.h"
 #include "base/atomic_file.h"
 #include "base/stop_requests.h"
-#include "base/abrupt_exit.h"
 
 namespace cotune {
 namespace {

@@ -13,8 +13,8 @@
 #include <cstdio>
 #include <string_view>
 
-#include "base/error.h"
 #include "base/abrupt_exit.h"
+#include "base/error.h"
 #include "base/utf8.h"
 #include "cli/terminal/interruption.h"
 #include "watch/terminal.h"

@@ -1,7 +1,7 @@
 #include "cli/terminal/status_line.h"
 
-#include "base/quantity_text.h"
 #include "base/abrupt_exit.h"
+#include "base/quantity_text.h"
 #include "watch/screen_text.h"
 #include "watch/terminal.h"
 

@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <string>
 
+#include "base/abrupt_exit.h"
 #include "base/atomic_file.h"
 #include "base/stop_requests.h"
-#include "base/abrupt_exit.h"
 #include "console/early_stop.h"
 
 namespace cotune {

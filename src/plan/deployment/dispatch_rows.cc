@@ -12,6 +12,12 @@ namespace {
 // Of the search: at most so many nodes, and so many comparisons of replicas in them.
 constexpr int64_t most_nodes = 2'000, most_comparisons = 100'000;
 
+/// When a replica ends that gets a sequence of the bucket besides; infinite where it holds none.
+double end_with(const ReplicaRows& replica, const BucketCosts& costs, size_t bucket) {
+  if (bucket >= costs.reach()) return std::numeric_limits<double>::infinity();
+  return (replica.seconds > 0 ? replica.seconds : costs.fill) + costs.seconds[bucket];
+}
+
 class RowAssignment {
  public:
   RowAssignment(std::span<const BucketCosts> costs, std::span<const int64_t> replicas, size_t buckets) : costs_(costs) {
@@ -50,12 +56,7 @@ class RowAssignment {
  private:
   const BucketCosts& costs_of(size_t r) const { return costs_[rows_.replicas[r].configuration]; }
 
-  double seconds_with(size_t r, size_t bucket) const {
-    const BucketCosts& costs = costs_of(r);
-    if (bucket >= costs.reach()) return std::numeric_limits<double>::infinity();
-    const double before = rows_.replicas[r].seconds;
-    return (before > 0 ? before : costs.fill) + costs.seconds[bucket];
-  }
+  double seconds_with(size_t r, size_t bucket) const { return end_with(rows_.replicas[r], costs_of(r), bucket); }
 
   void change(size_t r, size_t bucket, int64_t count) {
     ReplicaRows& replica = rows_.replicas[r];
@@ -67,7 +68,7 @@ class RowAssignment {
     replica.seconds = sum > 0 ? sum + costs_of(r).fill : 0;
   }
 
-  /// Sequences of the slowest replica's that would go to `to`, and shorter ones that it would get for them.
+  /// A sequence of the slowest replica's that would go to `to`, and the shorter ones that it would get for it.
   struct Exchange {
     size_t to = 0;
     size_t bucket = 0;
@@ -171,9 +172,8 @@ class RowSearch {
     std::vector<Choice> choices;
     for (size_t r = 0; r < now_.replicas.size(); ++r) {
       const ReplicaRows& each = now_.replicas[r];
-      const BucketCosts& costs = costs_[each.configuration];
-      if (j >= costs.reach()) continue;
-      const double end = (each.seconds > 0 ? each.seconds : costs.fill) + costs.seconds[j];
+      const double end = end_with(each, costs_[each.configuration], j);
+      if (end >= target()) continue;
       const bool is_like_one_before = std::any_of(choices.begin(), choices.end(), [&](const Choice& other) {
         return now_.replicas[other.replica].configuration == each.configuration && now_.replicas[other.replica].seconds == each.seconds;
       });
@@ -183,7 +183,7 @@ class RowSearch {
     --left_[j];
     rest_ -= least_[j];
     for (const Choice& choice : choices) {
-      if (choice.end >= target() || nodes_ < 0) break;
+      if (choice.end >= target() || nodes_ < 0) break;  // the best may have become better meanwhile
       ReplicaRows& replica = now_.replicas[choice.replica];
       const double before = std::exchange(replica.seconds, choice.end);
       ++replica.sequences[j];

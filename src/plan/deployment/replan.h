@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "plan/deployment/deployment.h"
 #include "plan/deployment/configuration.h"
+#include "plan/deployment/deployment.h"
 
 namespace cotune {
 

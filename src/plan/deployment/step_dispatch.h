@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "plan/deployment/dispatch_rows.h"
 #include "plan/deployment/configuration.h"
+#include "plan/deployment/dispatch_rows.h"
 #include "plan/shapes/length_buckets.h"
 #include "plan/shapes/typical_step.h"
 

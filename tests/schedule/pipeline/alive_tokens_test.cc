@@ -10,16 +10,6 @@
 namespace cotune {
 namespace {
 
-std::vector<JobFootprint> footprints_of(const std::vector<BatchShape>& round) {
-  std::vector<JobFootprint> jobs;
-  for (const BatchShape& batch : round) {
-    jobs.push_back({.job = batch.job,
-                    .row_count = static_cast<int64_t>(batch.row_lengths.size()),
-                    .longest_row = *std::max_element(batch.row_lengths.begin(), batch.row_lengths.end())});
-  }
-  return jobs;
-}
-
 TEST(AliveAtMost, IsBoundedByTheWorstCaseOfRandomRounds) {
   for (uint64_t seed = 0; seed < 1000; ++seed) {
     Dice dice(mix_key(50, seed));
