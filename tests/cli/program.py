@@ -3,6 +3,7 @@
 The program under test is $COTUNE (default build/cotune). Nothing here waits for a time to pass: tests wait for lines of
 output, and LIMIT_S only keeps a program that hangs from hanging the test run.
 """
+import hashlib
 import json
 import os
 import pathlib
@@ -150,6 +151,23 @@ class ProgramTest(unittest.TestCase):
                 largest = max(abs(value) for value in left[name])
                 apart = max(abs(a - b) for a, b in zip(left[name], right[name]))
                 self.assertLessEqual(apart, bound * largest, (job, name))
+
+    def assert_equal_adapters(self, run, other, jobs):
+        """To the bit; where they are not, the message says from which step on losses and norms differ, and in which tensors."""
+        for job in jobs:
+            if self.adapter(run, job) == self.adapter(other, job):
+                continue
+            left, right = values_of(self.adapter(run, job)), values_of(self.adapter(other, job))
+            tensors = [name for name in left.keys() | right.keys() if left.get(name) != right.get(name)]
+            steps = [[(event["step"], event["loss"], event["gradient_norm"]) for event in self.metrics(each)
+                      if event["event"] == "step" and event["job"] == job] for each in (run, other)]
+            parted = [pair for pair in zip(*steps) if pair[0] != pair[1]]
+            self.fail(f"{job} of {run} and {other}: {len(tensors)} of {len(left)} tensors differ, as {sorted(tensors)[:3]}; "
+                      f"steps (number, loss, gradient norm) that differ: {parted[:3]}; {self.adapter_digests(run, jobs)}, "
+                      f"{self.adapter_digests(other, jobs)}")
+
+    def adapter_digests(self, run, jobs):
+        return {job: hashlib.sha256(self.adapter(run, job)).hexdigest()[:8] for job in jobs}
 
     def adapters(self, run, jobs=tuple(METHODS)):
         return {name: self.adapter(run, name) for name in jobs}

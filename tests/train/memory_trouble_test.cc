@@ -13,11 +13,11 @@ using namespace testing;
 /// From one plan on no activations can be had, until the run gives something up.
 class Shortage : public RunObserver {
  public:
-  explicit Shortage(int64_t plan) : plan_(plan) {}
+  explicit Shortage(int64_t plan, int64_t left_bytes = int64_t{32} << 10) : plan_(plan), left_bytes_(left_bytes) {}
   void on_plan(const StepPlan&, std::span<const JobRound>) override {
     if (++count_ != plan_) return;
     release_unused_memory();
-    set_memory_limit(memory_usage().held_bytes + (int64_t{32} << 10));
+    set_memory_limit(memory_usage().held_bytes + left_bytes_);
   }
   void on_notice(const std::string&) override {
     set_memory_limit(0);
@@ -26,8 +26,33 @@ class Shortage : public RunObserver {
   int notices = 0;
 
  private:
-  int64_t plan_, count_ = 0;
+  int64_t plan_, left_bytes_, count_ = 0;
 };
+
+TEST(MemoryTrouble, AtAnyPlaceOfARoundLeavesEveryAdapterAsItWouldHaveBeen) {
+  SKIP_ON_A_DEVICE() << "limits the host's tensors";
+  const std::vector<JobSpec> specs = mixed_jobs(3);
+  for (const at::ScalarType compute : {at::kFloat, at::kBFloat16}) {
+    SmallRun expected("expected", compute);
+    expected.trainer(specs, {})->run();
+    int troubled_runs = 0, notices = 1;
+    for (double left = 1024; notices > 0; left *= 1.5) {
+      SmallRun troubled("troubled", compute);
+      Shortage shortage(2, static_cast<int64_t>(left));
+      TrainerOptions options;
+      options.observers = {&shortage};
+      const auto trainer = troubled.trainer(specs, options);
+      trainer->run();
+      notices = shortage.notices;
+      troubled_runs += notices;
+      for (const JobSpec& spec : specs) {
+        EXPECT_EQ(adapter_bytes(troubled, spec.name), adapter_bytes(expected, spec.name)) << spec.name << " " << left << " " << compute;
+      }
+    }
+    set_memory_limit(0);
+    EXPECT_GT(troubled_runs, 6);
+  }
+}
 
 TEST(MemoryTrouble, InAnyRoundLeavesEveryAdapterAsItWouldHaveBeen) {
   SKIP_ON_A_DEVICE() << "limits the host's tensors";
