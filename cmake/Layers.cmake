@@ -32,8 +32,8 @@ function(cotune_in_batches result name root)
 endfunction()
 
 # One static library per layer: every .cc in the layer's folder, ONE_BY_ONE where names in them are alike on purpose; ALONE names a source that has
-# definitions of its own. A layer names the layers it may use; a layer that is not named cannot be linked, and tests/check_layers.py holds the
-# #include lines to the same order.
+# definitions of its own. A layer names the layers it uses, which bring those below them along; what a layer may include is
+# held by tests/check_layers.py.
 function(cotune_layer name)
   cmake_parse_arguments(ARG "TORCH;ONE_BY_ONE" "ALONE" "USES;FOLDERS" ${ARGN})
   if(ARG_TORCH AND NOT COTUNE_TORCH)

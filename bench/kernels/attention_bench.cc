@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/adamw.h"
+#include "kernels/optimizer_steps.h"
 #include "kernels/attention.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/dropout.h"

@@ -9,21 +9,6 @@
 
 namespace cotune {
 
-ProjectionShape projection_shape(const ModelConfig& config, Projection projection) {
-  const int64_t hidden = config.hidden_size, query = config.head_count * config.head_dim,
-                kv = config.kv_head_count * config.head_dim, inner = config.intermediate_size;
-  switch (projection) {
-    case Projection::q: return {hidden, query};
-    case Projection::k:
-    case Projection::v: return {hidden, kv};
-    case Projection::o: return {query, hidden};
-    case Projection::gate:
-    case Projection::up: return {hidden, inner};
-    case Projection::down: return {inner, hidden};
-  }
-  return {};
-}
-
 bool AdapterSetup::holds(int64_t layer) const {
   return held.empty() || contains(held, layer);
 }
@@ -77,14 +62,14 @@ ShardPlace Adapter::whole_place(bool is_summand) const {
 ShardPlace Adapter::place_by_inputs(Projection projection, int64_t dimension) const {
   if (divides_outputs(projection)) return whole_place(true);
   if (setup_.shard.is_whole()) return {};
-  return {dimension, inputs_of(projection).begin, projection_shape(whole_config_, projection).in, {}, 1, false};
+  return {dimension, inputs_of(projection).begin, projection_size(whole_config_, projection).in, {}, 1, false};
 }
 
 ShardPlace Adapter::place_by_outputs(Projection projection, int64_t dimension) const {
   if (!divides_outputs(projection)) return whole_place(true);
   if (setup_.shard.is_whole()) return {};
   const int64_t holders = ranks_with_same_outputs(whole_config_, projection, setup_.shard.count);
-  return {dimension, outputs_of(projection).begin, projection_shape(whole_config_, projection).out, {}, holders, holders > 1};
+  return {dimension, outputs_of(projection).begin, projection_size(whole_config_, projection).out, {}, holders, holders > 1};
 }
 
 void Adapter::begin_selection(int64_t) { COTUNE_CHECK(false, "this method selects nothing"); }

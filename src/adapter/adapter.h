@@ -44,12 +44,6 @@ struct AdapterSetup {
   bool holds(int64_t layer) const;
 };
 
-/// The widths of a projection: [in, out]. Of a rank's part where the configuration is that of one (sharded_config).
-struct ProjectionShape {
-  int64_t in = 0, out = 0;
-};
-ProjectionShape projection_shape(const ModelConfig& config, Projection projection);
-
 /// All that one job can change. Owned by the job; nothing of it is shared.
 class Adapter {
  public:
@@ -66,7 +60,7 @@ class Adapter {
   std::vector<Parameter>& parameters() { return parameters_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
   int64_t parameter_count() const;
-  ProjectionShape projection_shape_of(Projection projection) const { return projection_shape(config_, projection); }
+  ProjectionSize projection_size_of(Projection projection) const { return projection_size(config_, projection); }
   /// The whole model's, whatever part of the adapter this is.
   const ModelConfig& model_config() const { return whole_config_; }
 

@@ -30,7 +30,7 @@ class BottleneckAdapter : public Adapter {
     const auto options = at::TensorOptions().dtype(accumulation_dtype(setup().compute)).device(setup().device);
     for (const AdaptedModule& module : setup().modules) {
       if (!setup().holds(module.layer)) continue;
-      const int64_t width = projection_shape_of(module.projection).out, size = module.r;
+      const int64_t width = projection_size_of(module.projection).out, size = module.r;
       const std::string name = module_name(module.layer, module.projection);
       const std::string prefix = "base_model.model." + name;
       auto site = std::make_unique<BottleneckSite>();

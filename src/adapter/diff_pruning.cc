@@ -20,7 +20,7 @@ class DiffSite : public SiteAdapter {
  public:
   Adapter* owner = nullptr;
   AdaptedModule module;
-  ProjectionShape shape;        ///< of the part of the weight that is here, as are the members below
+  ProjectionSize shape;        ///< of the part of the weight that is here, as are the members below
   SparseDelta delta;            ///< row_indices undefined until the selection is made
   size_t values_index = 0;
   at::Tensor dense_gradient;    ///< [in, out], during this site's selection pass only
@@ -39,7 +39,7 @@ class DiffPruningAdapter : public Adapter {
     const auto element = static_cast<int64_t>(c10::elementSize(accumulation_dtype(setup().compute)));
     int64_t pass_bytes = 0, pass_layer = -1;
     for (const AdaptedModule& module : setup().modules) {
-      const ProjectionShape whole = projection_shape(config, module.projection);  // a pass has the same sites on every rank
+      const ProjectionSize whole = projection_size(config, module.projection);  // a pass has the same sites on every rank
       const bool next_layer = module.layer != pass_layer;
       if (passes_.empty() || (next_layer && pass_bytes + layer_bytes(module.layer, element) > selection_bytes)) {
         passes_.emplace_back();
@@ -51,7 +51,7 @@ class DiffPruningAdapter : public Adapter {
       auto site = std::make_unique<DiffSite>();
       site->owner = this;
       site->module = module;
-      site->shape = projection_shape_of(module.projection);
+      site->shape = projection_size_of(module.projection);
       passes_.back().push_back(site.get());
       place(module.layer, module.projection, site.get());
       sites_.push_back(std::move(site));
@@ -135,7 +135,7 @@ class DiffPruningAdapter : public Adapter {
     at::Tensor whole = site.dense_gradient;
     if (!setup().shard.is_whole()) {
       const MemoryScope scope(MemoryKind::gradients);
-      const ProjectionShape shape = projection_shape(model_config(), site.module.projection);
+      const ProjectionSize shape = projection_size(model_config(), site.module.projection);
       whole = at::zeros({shape.in, shape.out}, site.dense_gradient.options());
       own_part(whole, site.module.projection).copy_(site.dense_gradient);
     }
@@ -185,7 +185,7 @@ class DiffPruningAdapter : public Adapter {
       by_name.erase(found);
       return tensor;
     };
-    const ProjectionShape whole = projection_shape(model_config(), site.module.projection);
+    const ProjectionSize whole = projection_size(model_config(), site.module.projection);
     SparseDelta delta{whole.in, whole.out, take("column_offsets", at::kLong), take("rows", at::kInt)};
     check(site, delta);
     return delta;
@@ -194,7 +194,7 @@ class DiffPruningAdapter : public Adapter {
   int64_t layer_bytes(int64_t layer, int64_t element) const {
     int64_t bytes = 0;
     for (const AdaptedModule& module : setup().modules) {
-      const ProjectionShape shape = projection_shape(model_config(), module.projection);
+      const ProjectionSize shape = projection_size(model_config(), module.projection);
       if (module.layer == layer) bytes += shape.in * shape.out * element;
     }
     return bytes;

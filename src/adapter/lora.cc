@@ -33,7 +33,7 @@ class LoraAdapter : public Adapter {
         at::TensorOptions().dtype(accumulation_dtype(setup().compute)).device(setup().device);
     for (const AdaptedModule& module : setup().modules) {
       if (!setup().holds(module.layer)) continue;
-      const ProjectionShape shape = projection_shape_of(module.projection);
+      const ProjectionSize shape = projection_size_of(module.projection);
       const std::string name = module_name(module.layer, module.projection);
       auto site = std::make_unique<LoraSite>();
       site->owner = this;
@@ -43,7 +43,7 @@ class LoraAdapter : public Adapter {
                                                     : static_cast<double>(module.r));
       const FeatureRange inputs = inputs_of(module.projection);
       site->first_input = inputs.begin;
-      const int64_t all_inputs = projection_shape(model_config(), module.projection).in;
+      const int64_t all_inputs = projection_size(model_config(), module.projection).in;
       at::Tensor start = at::empty({module.r, all_inputs}, at::kDouble);
       const double bound = 1.0 / std::sqrt(static_cast<double>(all_inputs));
       double* values = start.mutable_data_ptr<double>();

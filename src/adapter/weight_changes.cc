@@ -24,7 +24,7 @@ WeightChanges::WeightChanges(const Adapter& adapter) {
   size_t site = 0;
   for (const AdaptedModule& module : adapter.setup().modules) {
     Change change;
-    change.in_features = adapter.projection_shape_of(module.projection).in;
+    change.in_features = adapter.projection_size_of(module.projection).in;
     switch (adapter.method()) {
       case AdapterMethod::lora: {
         const auto r = static_cast<double>(module.r);

@@ -17,6 +17,7 @@
 #include "cli/inputs/adapted_model.h"
 #include "cli/terminal/interruption.h"
 #include "console/command_line.h"
+#include "console/early_stop.h"
 #include "console/output_file.h"
 #include "watch/terminal.h"
 
@@ -89,7 +90,7 @@ int evaluate(const EvaluateOptions& options) {
   const auto evaluated = evaluate_all(options, *model, data, write);
   if (!evaluated) {
     write_to_standard_error("interrupted: nothing was written\n");
-    return interrupted_exit_code;
+    return stopped_exit_code;
   }
   print(evaluated->results, options.json);
   if (answers) answers->commit();

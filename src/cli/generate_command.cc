@@ -15,12 +15,15 @@
 #include "cli/inputs/adapted_model.h"
 #include "cli/terminal/interruption.h"
 #include "console/command_line.h"
+#include "console/early_stop.h"
 #include "data/records/conversation.h"
 
 namespace cotune {
 namespace {
 
-std::string without_final_newline(std::string text) {
+/// What an editor put around the text: a byte order mark, the end of the last line.
+std::string text_alone(std::string text) {
+  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
   if (text.ends_with('\n')) text.pop_back();
   if (text.ends_with('\r')) text.pop_back();
   return text;
@@ -28,7 +31,7 @@ std::string without_final_newline(std::string text) {
 
 std::string one_prompt(const GenerateOptions& options) {
   if (options.prompt) return *options.prompt;
-  if (!options.prompt_file.empty()) return without_final_newline(read_file(options.prompt_file));
+  if (!options.prompt_file.empty()) return text_alone(read_file(options.prompt_file));
   if (isatty(STDIN_FILENO) != 0) {
     throw_user_error("there is no prompt: pass --prompt, --prompt-file, --prompts or --chat, or pipe a text in");
   }
@@ -38,7 +41,7 @@ std::string one_prompt(const GenerateOptions& options) {
   if (text.empty()) {
     throw_user_error("there is no prompt: standard input is empty; pass --prompt, --prompt-file, --prompts or --chat, or pipe a text in");
   }
-  return without_final_newline(std::move(text));
+  return text_alone(std::move(text));
 }
 
 int answer_once(const GenerateOptions& options, AdaptedModel& model) {
@@ -63,7 +66,7 @@ int answer_once(const GenerateOptions& options, AdaptedModel& model) {
   const auto display = display_answers(options.json ? AnswerStyle::json : AnswerStyle::text, questions, model, options.samples > 1);
   answering.answer(questions, *display, options.at_once);
   display->finish();
-  return interrupted() ? interrupted_exit_code : 0;
+  return interrupted() ? stopped_exit_code : 0;
 }
 
 int generate(const GenerateOptions& options) {

@@ -16,6 +16,7 @@
 #include "cli/terminal/interruption.h"
 #include "cli/terminal/status_line.h"
 #include "console/command_line.h"
+#include "console/early_stop.h"
 #include "console/output_file.h"
 #include "jobs/memory_size.h"
 #include "merge/merged_gguf.h"
@@ -120,7 +121,7 @@ void add_merge_command(CLI::App& app) {
       merge(*arguments);
     } catch (const Interrupted&) {
       fmt::print(stderr, "interrupted: {} was not written\n", arguments->output);
-      exit_code() = interrupted_exit_code;
+      exit_code() = stopped_exit_code;
     }
   });
 }

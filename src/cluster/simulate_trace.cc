@@ -212,7 +212,6 @@ void TraceSimulator::refresh() {
     instance.until_s = now_;
     instance.next_finish_s = never;
     if (instance.mix.empty()) continue;
-    result_.rate_changes += 1;
     instance.round_s = round_seconds(instance.mix);
     result_.highest_memory_share = std::max(result_.highest_memory_share, instance.in_use.highest_share());
     double least = never;

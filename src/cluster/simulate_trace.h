@@ -76,7 +76,6 @@ struct TraceSimulation {
   double window_busy_s = 0;         ///< Σ over instances: seconds of the window with a job
   double window_running_s = 0;      ///< Σ over jobs: seconds of the window on an instance
   double highest_memory_share = 0;  ///< of a stage's limit, on any instance at any moment
-  int64_t rate_changes = 0;         ///< times that an instance got another mix
   bool operator==(const TraceSimulation&) const = default;
 };
 

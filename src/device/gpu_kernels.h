@@ -224,7 +224,7 @@ class GpuKernels {
   virtual void sparse_value_gradients(GpuType type, std::span<const GpuSparseGradient> groups,
                                       const GpuSparseGradientOperands& operands) = 0;
 
-  /// One step of AdamW (kernels/adamw.h gives the formula) on the gradients times *multiplier; they are zero afterwards.
+  /// One step of AdamW (kernels/optimizer_steps.h gives the formula) on the gradients times *multiplier; they are zero afterwards.
   /// Where *sound is false, nothing else changes. Both are on the device.
   virtual void adamw(std::span<const GpuParameter> parameters, const GpuAdamw& settings, const bool* sound,
                      const double* multiplier) = 0;

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "engine/optimizer.h"
-#include "kernels/adamw.h"
+#include "kernels/optimizer_steps.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
 #include "ops/square_sums.h"

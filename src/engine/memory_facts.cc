@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "adapter/diff_pruning.h"
 #include "kernels/attention.h"
 #include "ops/aten_products.h"
 #include "ops/attention.h"
@@ -41,7 +42,8 @@ MemoryFacts memory_facts(at::ScalarType compute, at::Device device, int weight_p
           .product_block_bytes = multiplies_in_f32(compute, device) ? widened_block_bytes : 0,
           .attention_queries = dense_attention_queries,
           .attention_threads = packed ? at::get_num_threads() : 0,
-          .attention_scratch = packed ? attention_scratch_in(compute) : nullptr};
+          .attention_scratch = packed ? attention_scratch_in(compute) : nullptr,
+          .selection_bytes = selection_bytes};
 }
 
 }  // namespace cotune

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/adamw.h"
+#include "kernels/optimizer_steps.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
 #include "ops/square_sums.h"

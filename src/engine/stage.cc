@@ -112,7 +112,7 @@ std::vector<Stage::MethodUse> Stage::method_uses(const ProductSite& site, int64_
   std::vector<AdapterMethod> kinds;
   int64_t column = 0;
   for (const Projection projection : site.projections) {
-    const int64_t columns = projection_shape(backbone_->shard_config(), projection).out;
+    const int64_t columns = projection_size(backbone_->shard_config(), projection).out;
     for (size_t job = 0; job < state.jobs.size(); ++job) {
       const Adapter* adapter = state.jobs[job]->adapter;
       SiteAdapter* at_site = adapter == nullptr ? nullptr : adapter->at(layer, projection);

@@ -7,18 +7,11 @@
 
 #include <cstdint>
 
+#include "kernels/amx_tile_config.h"
 #include "kernels/matrix_kernels.h"
 
 namespace cotune::kernels {
 namespace {
-
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
 
 constexpr int64_t step = 32;             // k per tile product
 constexpr int64_t row_pair_bytes = 128;  // [32 columns][2] of a panel

@@ -1,4 +1,5 @@
 /// Attention products on AMX tiles: 16 × 16 f32 sums of pairs of bf16, two by two tiles at a time.
+#include "kernels/amx_tile_config.h"
 #include "kernels/attention_blocks.h"
 
 namespace cotune::kernels {
@@ -7,16 +8,8 @@ namespace {
 COTUNE_VECTORS_BEGIN
 #pragma GCC target("amx-tile,amx-bf16")
 
-struct alignas(64) TileConfiguration {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
 void enter_tiles() {
-  static const TileConfiguration configuration;
+  static const TileConfig configuration;
   _tile_loadconfig(&configuration);
 }
 

@@ -11,12 +11,12 @@ struct AdamwScalars {
 };
 
 struct SgdScalars {
-  float multiplier, lr, momentum, one_minus_dampening, weight_decay;
-  bool first, nesterov;
+  float multiplier, lr, momentum, weight_decay;
+  bool first;
 };
 
 struct OptimizerBlocks {
-  /// One step of adamw_step and sgd_step (kernels/adamw.h); returns whether something written is not finite.
+  /// One step of adamw_step and sgd_step (kernels/optimizer_steps.h); returns whether something written is not finite.
   bool (*adamw)(const AdamwScalars& scalars, int64_t count, const float* gradient, float* parameter, float* first, float* second);
   bool (*sgd)(const SgdScalars& scalars, int64_t count, const float* gradient, float* parameter, float* momentum_buffer);
   /// Σ value², in sixteen sums that are added pairwise at the end.

@@ -29,10 +29,10 @@ COTUNE_WITH_FMA bool sgd_block(const SgdScalars& s, int64_t count, const float* 
   for (int64_t i = 0; i < count; ++i) {
     float g = std::fma(s.weight_decay, parameter[i], gradient[i] * s.multiplier);
     if (s.momentum != 0) {
-      const float b = s.first ? g : std::fma(s.one_minus_dampening, g, momentum_buffer[i] * s.momentum);
+      const float b = s.first ? g : std::fma(momentum_buffer[i], s.momentum, g);
       bad |= !std::isfinite(b);
       momentum_buffer[i] = b;
-      g = s.nesterov ? std::fma(s.momentum, b, g) : b;
+      g = b;
     }
     const float p = std::fma(-s.lr, g, parameter[i]);
     bad |= !std::isfinite(p);

@@ -9,7 +9,7 @@
 
 namespace cotune {
 
-constexpr int64_t row_grid = 64;  ///< microbatches are rounded up to multiples of it
+constexpr int64_t row_grid = 64;  ///< the memory model rounds microbatches up to multiples of it; nothing else does
 
 inline int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 inline int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }

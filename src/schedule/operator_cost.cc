@@ -9,11 +9,6 @@
 namespace cotune {
 namespace {
 
-/// Of keys, and of values: ranks beyond the kv heads share one.
-int64_t kv_features(const ModelConfig& config, int64_t tensor_parallel) {
-  return std::max<int64_t>(1, config.kv_head_count / tensor_parallel) * config.head_dim;
-}
-
 /// The sizes of one rank's slice of a layer.
 struct Sizes {
   Sizes(const ModelConfig& config, const StageShape& stage, int64_t element)
@@ -21,7 +16,7 @@ struct Sizes {
         heads(config.head_count / stage.tensor_parallel),
         head_dim(config.head_dim),
         query(heads * head_dim),
-        qkv(query + 2 * kv_features(config, stage.tensor_parallel)),
+        qkv(query + 2 * projection_size(config, Projection::k, stage.tensor_parallel).out),
         intermediate(config.intermediate_size / stage.tensor_parallel),
         gated(config.gated ? 2 * intermediate : intermediate),
         vocabulary(config.vocabulary_size / stage.tensor_parallel),
@@ -207,24 +202,6 @@ OperatorCost& OperatorCost::operator+=(const OperatorCost& other) {
   frozen_calls += other.frozen_calls;
   adapter_calls += other.adapter_calls;
   return *this;
-}
-
-ProjectionSize projection_size(const ModelConfig& config, Projection projection, int64_t tensor_parallel) {
-  switch (projection) {
-    case Projection::q:
-      return {config.hidden_size, config.query_size() / tensor_parallel};
-    case Projection::k:
-    case Projection::v:
-      return {config.hidden_size, kv_features(config, tensor_parallel)};
-    case Projection::o:
-      return {config.query_size() / tensor_parallel, config.hidden_size};
-    case Projection::gate:
-    case Projection::up:
-      return {config.hidden_size, config.intermediate_size / tensor_parallel};
-    case Projection::down:
-      return {config.intermediate_size / tensor_parallel, config.hidden_size};
-  }
-  return {};
 }
 
 MicrobatchCounts count_microbatch(const Microbatch& microbatch, int64_t labelled) {

@@ -23,6 +23,7 @@
 #include "jobs/job.h"
 #include "jobs/projection.h"
 #include "model/config/model_config.h"
+#include "model/config/tensor_shard.h"
 #include "schedule/microbatch.h"
 
 namespace cotune {
@@ -135,13 +136,6 @@ struct Operator {
   bool without_input_gradient = false;  ///< adapter gradient operators: see above
   std::string name() const;          ///< `layers.3.qkv_proj`
 };
-
-/// in and out of a projection on one rank.
-struct ProjectionSize {
-  int64_t in = 0;
-  int64_t out = 0;
-};
-ProjectionSize projection_size(const ModelConfig& config, Projection projection, int64_t tensor_parallel = 1);
 
 /// The list for one stage. `adapters`: those of the whole model, of every job in the microbatch. In the backward list
 /// nothing is computed that nobody needs: layers below the lowest adapted one are absent, and so are adapter_gradient

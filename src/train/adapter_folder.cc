@@ -82,7 +82,7 @@ std::string different_entries(const Adapter& adapter, const AdapterSpec& job, co
   COTUNE_CHECK(adapter.parameters().size() == modules.size(), "{} parameters of {} modules", adapter.parameters().size(), modules.size());
   std::vector<std::string> differences;
   for (size_t i = 0; i < modules.size(); ++i) {
-    const ProjectionShape shape = projection_shape(config, modules[i].projection);
+    const ProjectionSize shape = projection_size(config, modules[i].projection);
     const int64_t entries = adapter.parameters()[i].value.numel(), kept = kept_entries(job.density, shape.in * shape.out);
     if (entries == kept) continue;
     differences.push_back(

@@ -104,16 +104,17 @@ std::string another_process(const fs::path& folder, int lock) {
       folder.string(), holder(lock));
 }
 
-std::string leftover_jobs(const fs::path& jobs, const fs::path& run_file) {
-  return fmt::format(
-      "{}: is there, but {} is not: pass --overwrite to remove it, or choose another --output-dir",
-      jobs.string(), run_file.string());
-}
-
-bool holds_jobs(const fs::path& folder) {
-  std::error_code unknown;
-  const fs::path jobs = folder / "jobs";
-  return fs::exists(jobs, unknown) && !(fs::is_directory(jobs, unknown) && fs::is_empty(jobs, unknown));
+/// Something that a run would write over or `--overwrite` remove, where no run.json says that a run made it; "" where there is nothing.
+std::string leftover(const fs::path& folder) {
+  std::vector<fs::path> places = RunFolder::removed_by_overwrite(folder);
+  places.push_back(folder / "metrics.jsonl");
+  for (const fs::path& place : places) {
+    std::error_code unknown;
+    if (!fs::exists(place, unknown) || (fs::is_directory(place, unknown) && fs::is_empty(place, unknown))) continue;
+    return fmt::format("{}: is there, but {} is not: pass --overwrite to remove it, or choose another --output-dir",
+                       place.string(), (folder / "run.json").string());
+  }
+  return "";
 }
 
 /// Whether the folder is the system's own account of itself, in which nobody makes files, though access() may not say so.
@@ -178,7 +179,7 @@ void RunFolder::look(const fs::path& path, Start start, Diagnostics& mistakes) {
   if (start == Start::resume && !has_run) add(no_run(path));
   if (start != Start::fresh) return;
   if (has_run) return add(another_run(path));
-  if (holds_jobs(path)) add(leftover_jobs(path / "jobs", run_file));
+  if (const std::string found = leftover(path); !found.empty()) add(found);
 }
 
 RunFolder::RunFolder(fs::path path, Start start) : path_(std::move(path)), start_(start) {
@@ -188,8 +189,9 @@ RunFolder::RunFolder(fs::path path, Start start) : path_(std::move(path)), start
   try {
     make_folders(path_);
     lock();
-    if (start_ == Start::fresh && (fs::exists(run_file) || holds_jobs(path_))) {
-      throw UserError(fs::exists(run_file) ? another_run(path_) : leftover_jobs(path_ / "jobs", run_file));
+    if (start_ == Start::fresh) {
+      const std::string found = fs::exists(run_file) ? another_run(path_) : leftover(path_);
+      if (!found.empty()) throw UserError(found);
     }
   } catch (...) {
     undo();
@@ -240,7 +242,7 @@ void RunFolder::lock() {
 }
 
 std::vector<fs::path> RunFolder::removed_by_overwrite(const fs::path& folder) {
-  return {folder / "summary.json", folder / "jobs", folder / "sweeps", folder / "tensorboard"};
+  return {folder / "jobs", folder / "sweeps", folder / "tensorboard", folder / "summary.json"};
 }
 
 std::optional<RunRecord> RunFolder::record() const {

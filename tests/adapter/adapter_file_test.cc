@@ -88,7 +88,7 @@ void keep_some_entries(Adapter& adapter) {
   if (adapter.method() != AdapterMethod::diff_pruning) return;
   std::vector<Adapter::NamedTensor> structure;
   for (const AdaptedModule& module : adapter.setup().modules) {
-    const ProjectionShape shape = projection_shape(model(), module.projection);
+    const ProjectionSize shape = projection_size(model(), module.projection);
     std::vector<int32_t> rows;
     at::Tensor offsets = at::zeros({shape.out + 1}, at::kLong);
     for (int64_t column = 0; column < shape.out; ++column) {

@@ -227,6 +227,18 @@ class Refused(ProgramTest):
         self.assertRegex(errors, r"run/jobs: is there, but .*run/run\.json is not: pass --overwrite")
         self.assertEqual(contents(run), before)
 
+    def test_in_a_folder_with_files_of_others(self):
+        jobs = self.jobs_file(steps=2, jobs=["plain"])
+        for name in ("tensorboard/events", "sweeps/grid/notes", "summary.json", "metrics.jsonl"):
+            run = self.path / name.split("/")[0].removesuffix(".json").removesuffix(".jsonl")
+            (run / name).parent.mkdir(parents=True)
+            (run / name).write_text("not of a run")
+            before = contents(run)
+            for options in ((), ("--check",)):
+                errors = self.run_program("train", jobs, "--output-dir", run, *options, expect=2).stderr
+                self.assertRegex(errors, rf"{name.split('/')[0]}: is there, but .*run\.json is not: pass --overwrite")
+                self.assertEqual(contents(run), before)
+
     def test_of_a_run_whose_checkpoint_is_gone(self):
         jobs = self.jobs_file(steps=4, jobs=["plain"], train=", eval_steps: 2, load_best_model_at_end: true")
         run = self.path / "run"

@@ -53,8 +53,9 @@ class Answers(Generates):
     def test_come_to_prompts_from_files_and_pipes_less_one_newline(self):
         wanted = self.answer("--raw", "--prompt", "ab\n", "--max-new-tokens", "8")["tokens"]
         file = self.path / "prompt.txt"
-        file.write_text("ab\n\n")
-        self.assertEqual(self.answer("--raw", "--prompt-file", file, "--max-new-tokens", "8")["tokens"], wanted)
+        for text in ("ab\n\n", "\ufeffab\n\r\n"):  # some editors put a byte order mark before it
+            file.write_bytes(text.encode())
+            self.assertEqual(self.answer("--raw", "--prompt-file", file, "--max-new-tokens", "8")["tokens"], wanted)
         self.assertEqual(self.answer("--raw", "--max-new-tokens", "8", stdin="ab\n\n")["tokens"], wanted)
 
     def test_of_a_conversation_remember_it(self):

@@ -63,7 +63,7 @@ TEST_F(Memory, OfDiffPruningIsThatOfItsKeptEntries) {
   const int64_t entries = adapter->parameter_count();
   double share = 0;  // of every weight that is adapted
   for (const AdaptedModule& module : adapter->setup().modules) {
-    const ProjectionShape shape = projection_shape(backbone->config(), module.projection);
+    const ProjectionSize shape = projection_size(backbone->config(), module.projection);
     share += 0.05 * static_cast<double>(shape.in * shape.out);
   }
   EXPECT_NEAR(static_cast<double>(entries), share, static_cast<double>(adapter->setup().modules.size()));  // rounded

@@ -307,7 +307,7 @@ TEST(DiffPruning, KeepsTheEntriesOfLargestAccumulatedGradient) {
   ASSERT_EQ(structure.size(), 2 * accumulated.size());
   for (size_t site = 0; site < accumulated.size(); ++site) {
     const AdaptedModule& module = sparse->setup().modules[site];
-    const ProjectionShape shape = projection_shape(backbone->config(), module.projection);
+    const ProjectionSize shape = projection_size(backbone->config(), module.projection);
     const at::Tensor host = accumulated[site].cpu();
     const double* gradient = host.const_data_ptr<double>();  // by column, by row within a column
     std::vector<int64_t> order(static_cast<size_t>(shape.in * shape.out));

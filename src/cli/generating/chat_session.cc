@@ -17,6 +17,7 @@
 #include "cli/generating/answering.h"
 #include "cli/generating/chat_input.h"
 #include "cli/terminal/interruption.h"
+#include "console/early_stop.h"
 #include "data/records/conversation.h"
 
 namespace cotune {
@@ -83,7 +84,7 @@ class Chat {
       }
     }
     if (is_terminal_ && !is_told_to_end) write_to_standard_error("\n");
-    return asked_to_end() || input_.was_interrupted() ? interrupted_exit_code : 0;
+    return asked_to_end() || input_.was_interrupted() ? stopped_exit_code : 0;
   }
 
  private:

@@ -19,6 +19,7 @@
 #include "cli/generating/answering.h"
 #include "cli/terminal/interruption.h"
 #include "cli/terminal/status_line.h"
+#include "console/early_stop.h"
 #include "data/records/prompt_file.h"
 #include "data/records/record_error.h"
 
@@ -63,7 +64,7 @@ class PromptAnswers {
     if (is_whole) return 0;
     write_to_standard_error(fmt::format("interrupted: {} of {} are there{}\n", all_ - to_do_ + done_, counted(all_, "answer"),
                                         stored_ != nullptr ? "; --resume gives the rest" : ""));
-    return interrupted_exit_code;
+    return stopped_exit_code;
   }
 
  private:

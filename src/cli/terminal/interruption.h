@@ -19,7 +19,4 @@ bool wait_for_input(int descriptor, const std::function<void()>& when_woken = nu
 /// For handlers of signals, which may run on any thread: who waits for input, or does so next, looks up.
 void wake_input();
 
-/// What a command exits with that was interrupted.
-inline constexpr int interrupted_exit_code = 130;
-
 }  // namespace cotune

@@ -115,9 +115,8 @@ void make_private_folder(const fs::path& folder) {
   std::error_code error;
   if (fs::is_directory(folder, error)) return;
   fs::create_directories(folder.parent_path(), error);
-  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    throw SystemError(fmt::format("{}: cannot create: {}", folder.string(), std::strerror(errno)));
-  }
+  if (!error && ::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) error = {errno, std::generic_category()};
+  if (error) throw SystemError(fmt::format("{}: cannot create: {}", folder.string(), error.message()));
 }
 
 void forget_hash(const fs::path& kept) {

@@ -35,14 +35,9 @@ bool sgd_block(const SgdScalars& s, int64_t count, const float* gradient, float*
     Vector g = load(gradient + i, lanes) * splat(s.multiplier);
     g = multiply_add(splat(s.weight_decay), p, g);
     if (s.momentum != 0) {
-      Vector b = g;
-      if (!s.first) {
-        b = load(momentum_buffer + i, lanes) * momentum;
-        b = multiply_add(splat(s.one_minus_dampening), g, b);
-      }
-      store(momentum_buffer + i, b, lanes);
-      bad = Lanes(bad | within(not_finite(b), lanes));
-      g = s.nesterov ? multiply_add(momentum, b, g) : b;
+      if (!s.first) g = multiply_add(load(momentum_buffer + i, lanes), momentum, g);
+      store(momentum_buffer + i, g, lanes);
+      bad = Lanes(bad | within(not_finite(g), lanes));
     }
     const Vector next = subtract_product(p, splat(s.lr), g);
     bad = Lanes(bad | within(not_finite(next), lanes));

@@ -51,6 +51,11 @@ FeatureRange shard_outputs(const ModelConfig& config, Projection projection, con
   return {};
 }
 
+ProjectionSize projection_size(const ModelConfig& config, Projection projection, int64_t count) {
+  const TensorShard first{.index = 0, .count = count};
+  return {shard_inputs(config, projection, first).count, shard_outputs(config, projection, first).count};
+}
+
 int64_t ranks_with_same_outputs(const ModelConfig& config, Projection projection, int64_t count) {
   const bool is_kv = projection == Projection::k || projection == Projection::v;
   return is_kv ? std::max<int64_t>(1, count / config.kv_head_count) : 1;

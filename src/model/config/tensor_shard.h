@@ -33,6 +33,15 @@ FeatureRange shard_inputs(const ModelConfig& config, Projection projection, cons
 FeatureRange shard_outputs(const ModelConfig& config, Projection projection, const TensorShard& shard);
 /// q, k, v, gate and up.
 bool divides_outputs(Projection projection);
+
+/// The widths of a projection's input and output.
+struct ProjectionSize {
+  int64_t in = 0;
+  int64_t out = 0;
+};
+/// As the first of `count` ranks has it. Of a configuration that is of a rank's part (sharded_config), count is 1.
+ProjectionSize projection_size(const ModelConfig& config, Projection projection, int64_t count = 1);
+
 /// Ranks of the group that have the same outputs of this projection: 1, or those that share a kv head.
 int64_t ranks_with_same_outputs(const ModelConfig& config, Projection projection, int64_t count);
 

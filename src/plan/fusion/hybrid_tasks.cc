@@ -176,7 +176,6 @@ class Arranger {
       }
     }
     choice_.backward_ratio.clear();
-    double busy_s = 0;
     for (const std::vector<int32_t>& bucket : choice_.buckets) {
       const FusedCost& cost = clocks_.of(bucket);
       double forward_s = 0, backward_s = 0;
@@ -185,9 +184,7 @@ class Arranger {
         if (static_cast<size_t>(cost.lowest_stage) <= s) backward_s += cost.stages[s].backward_s;
       }
       choice_.backward_ratio.push_back(backward_s / forward_s);
-      busy_s += static_cast<double>(problem_.microbatches) * (forward_s + backward_s);
     }
-    choice_.idle_share = choice_.seconds < never ? 1 - busy_s / (choice_.seconds * static_cast<double>(stages)) : 0;
   }
 
   const FusionProblem& problem_;

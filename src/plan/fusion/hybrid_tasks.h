@@ -28,7 +28,6 @@ struct HybridTaskChoice {
   double template_seconds = 0;     ///< predicted, of a round under the template; infinite where it does not fit
   std::string order;               ///< of the buckets' microbatches: `template`, or a name of choose_order
   double seconds = 0;              ///< predicted, of a round in that order
-  double idle_share = 0;           ///< of all stages over the round
   std::vector<int64_t> activation_bytes;  ///< per stage: the most that is kept at once
   std::vector<int64_t> workspace_bytes;   ///< per stage: the largest of all tasks
   /// Why it was not taken: what does not fit, or how much slower it is; "" for the chosen one.

@@ -91,11 +91,7 @@ StageOverlap simulate_launches(std::span<const SubgraphDag> dags, std::span<cons
     }
     const auto [start_s, end_s] = streams.compute(earliest_s, subgraph.compute_s);
     double through = end_s;
-    if (subgraph.communication_s > 0) {
-      const DeviceStreams::Span communication = streams.communicate(end_s, subgraph.communication_s);
-      through = communication.end_s;
-      result.communication_busy_s += communication.end_s - communication.start_s;
-    }
+    if (subgraph.communication_s > 0) through = streams.communicate(end_s, subgraph.communication_s).end_s;
     own[static_cast<size_t>(launch.subgraph)] = through;
     result.compute_busy_s += end_s - start_s;
     result.makespan_s = std::max(result.makespan_s, through);

@@ -65,7 +65,6 @@ class DeviceStreams {
 struct StageOverlap {
   double makespan_s = 0;
   double compute_busy_s = 0;
-  double communication_busy_s = 0;
   /// Time in which something is under way and nothing computes.
   double exposed_s() const { return makespan_s - compute_busy_s; }
 };

@@ -266,7 +266,6 @@ TEST(StageOverlap, SharesTheDeviceWhileSomethingCommunicates) {
   EXPECT_DOUBLE_EQ(makespan_s(dags, order, {.communication_share = 0.5}), 13) << "4 s give 2 s of work";
   EXPECT_DOUBLE_EQ(makespan_s(dags, order, {.communication_share = 0.5, .communication_rate = 2}), 12);
   const StageOverlap overlap = simulate_launches(dags, order);
-  EXPECT_DOUBLE_EQ(overlap.communication_busy_s, 4);
   EXPECT_DOUBLE_EQ(overlap.compute_busy_s, 11);
 }
 

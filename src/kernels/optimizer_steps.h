@@ -25,13 +25,11 @@ bool adamw_step(const AdamwSettings& settings, int64_t step, float gradient_mult
 struct SgdSettings {
   double lr = 0;
   double momentum = 0;
-  double dampening = 0;
   double weight_decay = 0;
-  bool nesterov = false;
 };
 
-/// One step of torch.optim.SGD; g = gradient · gradient_multiplier, step counts from 1:
-///   g += wd·p;  with momentum: b = g at step 1, else momentum·b + (1 − dampening)·g;  g = nesterov ? g + momentum·b : b;
+/// One step of torch.optim.SGD without dampening and Nesterov's momentum; g = gradient · gradient_multiplier, step counts from 1:
+///   g += wd·p;  with momentum: b = g at step 1, else momentum·b + g;  g = b;
 ///   p −= lr·g
 /// momentum_buffer may be null when momentum is 0. Returns whether every new p and b is finite.
 bool sgd_step(const SgdSettings& settings, int64_t step, float gradient_multiplier, int64_t count,

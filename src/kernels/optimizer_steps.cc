@@ -1,4 +1,4 @@
-#include "kernels/adamw.h"
+#include "kernels/optimizer_steps.h"
 
 #include <algorithm>
 #include <cmath>
@@ -62,10 +62,8 @@ bool sgd_step(const SgdSettings& settings, int64_t step, float gradient_multipli
       .multiplier = gradient_multiplier,
       .lr = float(settings.lr),
       .momentum = float(settings.momentum),
-      .one_minus_dampening = float(1 - settings.dampening),
       .weight_decay = float(settings.weight_decay),
       .first = step == 1,
-      .nesterov = settings.nesterov,
   };
   const OptimizerBlocks& blocks = blocks_here();
   return !any_block(count, [&](int64_t begin, int64_t n, int64_t) {
