@@ -82,16 +82,7 @@ class DocumentReader {
       reader_.read_option(option, entry, OptionLevel::job, top);
       return;
     }
-    static const std::vector<std::string> accepted = {"cotune", "model", "run", "defaults", "jobs"};
-    for (Section section : all_sections) {
-      if (find_option(section, entry.key) == nullptr) continue;
-      const bool in_job = section >= Section::data;
-      mistakes_.add(reader_.file(), entry.line, entry.field,
-                    fmt::format("unknown key; `{}` belongs under `{}{}`", shown(entry.key), in_job ? "jobs[]." : "",
-                                section_path(section)));
-      return;
-    }
-    mistakes_.add(reader_.file(), entry.line, entry.field, unknown_key_message(entry.key, accepted));
+    mistakes_.add(reader_.file(), entry.line, entry.field, unknown_key_message(entry.key));
   }
 
   SectionReader reader_;

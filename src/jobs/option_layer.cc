@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
+#include <span>
 
 #include "base/error.h"
 #include "jobs/option_value.h"
@@ -50,11 +52,58 @@ std::string near_key(const std::string& key, Section section, bool in_defaults) 
   return likely_key(key, candidates);
 }
 
-const Section* other_section_of(const std::string& key, Section section) {
-  for (const Section& other : all_sections) {
-    if (other != section && find_option(other, key) != nullptr) return &other;
+bool is_in_job(Section section) { return section != Section::model && section != Section::run; }
+
+/// The section whose map has that key; nothing where none has.
+std::optional<Section> section_called(const std::string& key) {
+  for (const Section section : all_sections) {
+    if (section != Section::job && section_name(section) == key) return section;
   }
-  return nullptr;
+  return std::nullopt;
+}
+
+/// Adds the names of a place that is below `defaults` too, or in entries of `jobs` alone.
+void add_places(const std::string& below, bool in_defaults, std::vector<std::string>& places) {
+  if (in_defaults) places.push_back("`defaults" + below + "`");
+  places.push_back("`jobs[]" + below + "`");
+}
+
+/// Where the map of a job's section stands.
+std::vector<std::string> places_of_section(Section section) {
+  std::vector<std::string> places;
+  if (section == Section::halving) return {"`jobs[].sweep`"};
+  if (is_in_job(section)) add_places("", section != Section::sweep, places);
+  return places;
+}
+
+/// Where options of that name stand. Those in the same job are named by their section alone.
+std::vector<std::string> places_of_options(const std::string& key, std::optional<Section> from) {
+  static constexpr Section likely_first[] = {Section::train,   Section::data, Section::adapter, Section::sweep,
+                                             Section::halving, Section::job,  Section::model,   Section::run};
+  std::vector<std::string> places;
+  for (const Section section : likely_first) {
+    const Option* option = find_option(section, key);
+    if (section == from || option == nullptr || option->is_recorded) continue;
+    const std::string path(section_path(section));
+    const bool is_near = from && is_in_job(*from) && section != Section::job;
+    if (!is_in_job(section) || is_near) {
+      places.push_back("`" + path + "`");
+    } else {
+      add_places(section == Section::job ? "" : "." + path, option->in_defaults && section != Section::sweep && section != Section::halving, places);
+    }
+  }
+  return places;
+}
+
+/// "`sweep` belongs under `jobs[]`"; "" of a key that belongs nowhere else. from: where it stands; nothing: at the top of the file.
+std::string proper_place(const std::string& key, std::optional<Section> from) {
+  const std::optional<Section> section = section_called(key);
+  if (section && !is_in_job(*section)) return fmt::format("`{}` belongs at the top of the file", key);
+  const std::vector<std::string> places = section ? places_of_section(*section) : places_of_options(key, from);
+  if (places.empty()) return "";
+  const std::string last = places.back();
+  const std::span<const std::string> others(places.data(), places.size() - 1);
+  return fmt::format("`{}` belongs under {}{}{}", shown(key), fmt::join(others, ", "), others.empty() ? "" : " or ", last);
 }
 
 }  // namespace
@@ -178,16 +227,19 @@ void SectionReader::visit(size_t count, int line) {
 }
 
 bool stands_for_another(const std::string& key, Section section, bool in_defaults) {
-  return other_section_of(key, section) != nullptr || !near_key(key, section, in_defaults).empty();
+  return !proper_place(key, section).empty() || !near_key(key, section, in_defaults).empty();
 }
 
 std::string unknown_key_message(const std::string& key, Section section, bool in_defaults) {
-  if (const Section* other = other_section_of(key, section)) {
-    return fmt::format("unknown key; `{}` belongs under `{}`", shown(key), section_path(*other));
-  }
+  if (const std::string proper = proper_place(key, section); !proper.empty()) return "unknown key; " + proper;
   const std::string near = near_key(key, section, in_defaults);
   if (!near.empty()) return fmt::format("unknown key; did you mean `{}`?", near);
   return fmt::format("unknown key; accepted: {}", fmt::join(accepted_keys(section, in_defaults), ", "));
+}
+
+std::string unknown_key_message(const std::string& key) {
+  if (const std::string proper = proper_place(key, std::nullopt); !proper.empty()) return "unknown key; " + proper;
+  return unknown_key_message(key, std::vector<std::string>{"cotune", "model", "run", "defaults", "jobs"});
 }
 
 std::string unknown_key_message(const std::string& key, const std::vector<std::string>& accepted) {

@@ -96,6 +96,9 @@ std::string unknown_key_message(const std::string& key, Section section, bool in
 /// Whether it says which option the key was probably meant for.
 bool stands_for_another(const std::string& key, Section section, bool in_defaults);
 
+/// The same for a key at the top of a jobs file.
+std::string unknown_key_message(const std::string& key);
+
 /// The same for a place with a fixed set of keys.
 std::string unknown_key_message(const std::string& key, const std::vector<std::string>& accepted);
 
