@@ -251,7 +251,7 @@ class JobsFileBuilder {
   }
 
   /// Makes the paths of inputs absolute, and looks for them where that is asked for. Returns those that do
-  /// not exist. goes_on: the job has a checkpoint, and needs no init_from.
+  /// not exist, or are no files where data are. goes_on: the job has a checkpoint, and needs no init_from.
   std::vector<const Option*> resolve_paths(OptionLayer& merged, bool goes_on) {
     static const std::set<std::string> separate = {"data.train", "data.eval", "adapter.init_from"};
     std::vector<const Option*> missing;
@@ -297,7 +297,7 @@ class JobsFileBuilder {
     return ((given.file == file_ ? folder_ : working_directory_) / with_home_folder(text)).lexically_normal();
   }
 
-  /// False, with the mistake reported, where it is looked for and does not exist.
+  /// False, with the mistake reported, where it is looked for and does not exist, or is no file where data are.
   bool resolve_path(const Option& option, const GivenOption& given, bool may_be_gone, std::string& text) {
     const fs::path full = place_of(given, text);
     std::error_code unreadable;
@@ -315,9 +315,17 @@ class JobsFileBuilder {
                                             : fmt::format("no such file or folder: {}{}", full.string(), hint);
       mistakes_.add(given, reason);
     }
+    if (found && look_for_inputs_ && is_data_file(option) && !fs::is_regular_file(full, unreadable)) {
+      mistakes_.add(given, fmt::format("{}: {}; accepted: a file of JSONL, plain or compressed by gzip or zstd, or of Parquet{}",
+                                       fs::is_directory(full, unreadable) ? "is a folder" : "is not a regular file", full.string(),
+                                       option.accepted.type == OptionType::files ? ", or a list of such files" : ""));
+      found = false;
+    }
     text = full.string();
     return found;
   }
+
+  static bool is_data_file(const Option& option) { return option.section == Section::data && (option.key == "train" || option.key == "eval"); }
 
   bool resolve_snapshot(const Option& option, const GivenOption& given, const HubName& name, const fs::path& snapshot, std::string& text) {
     text = snapshot.string();

@@ -177,10 +177,10 @@ class Inputs(ProgramTest):
         data = self.path / "plain.jsonl"
         data.unlink()
         data.mkdir()
-        self.assertRegex(self.check(jobs), r"plain\.jsonl: is not a regular file")
+        self.assertRegex(self.check(jobs), r"jobs\.yaml:\d+: jobs\[0\]\.data\.train: is a folder: \S+plain\.jsonl; accepted: a file of JSONL")
         data.rmdir()
         data.symlink_to("/dev/zero")
-        self.assertRegex(self.check(jobs), r"plain\.jsonl: is not a regular file")
+        self.assertRegex(self.check(jobs), r"jobs\.yaml:\d+: jobs\[0\]\.data\.train: is not a regular file: \S+plain\.jsonl; accepted: a file of JSONL")
 
     def model_jobs(self, model):
         path = self.path / "model.yaml"

@@ -269,6 +269,27 @@ TEST(JobsFile, OnDiskIsReadWithItsInputsLookedFor) {
   EXPECT_THROW(read_jobs_file(folder / "none.yaml", {}, Purpose::train), UserError);
 }
 
+TEST(JobsFile, NamesDataThatAreNoFileAtTheirPlace) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "jobs_file_folder_test";
+  std::filesystem::create_directories(folder / "parts");
+  std::ofstream(folder / "t.jsonl") << "{}";
+  std::ofstream(folder / "jobs.yaml") << "cotune: 1\nmodel: {path: t.jsonl}\njobs:\n  - name: a\n    data:\n"
+                                         "      train: [t.jsonl, parts]\n      eval: /dev/null\n";
+  const std::string accepted = "accepted: a file of JSONL, plain or compressed by gzip or zstd, or of Parquet";
+  Diagnostics mistakes;
+  const JobsFileReading reading = read_jobs_file(folder / "jobs.yaml", {}, Purpose::train, mistakes);
+  const std::string file = (folder / "jobs.yaml").string();
+  ASSERT_EQ(mistakes.size(), 2u);
+  EXPECT_EQ(mistakes.items()[0].to_string(),
+            file + ":6: jobs[0].data.train: is a folder: " + (folder / "parts").string() + "; " + accepted + ", or a list of such files");
+  EXPECT_EQ(mistakes.items()[1].to_string(), file + ":7: jobs[0].data.eval: is not a regular file: /dev/null; " + accepted);
+  EXPECT_TRUE(reading.jobs_file.jobs.at(0).data.train.empty()) << "nothing is read";
+  std::filesystem::create_symlink("t.jsonl", folder / "link.jsonl");
+  const std::string link = (folder / "link.jsonl").string();
+  EXPECT_EQ(read_jobs_file(folder / "jobs.yaml", {"jobs.a.data.train=" + link, "jobs.a.data.eval=" + link}, Purpose::train).jobs.size(), 1u);
+  std::filesystem::remove_all(folder);
+}
+
 TEST(JobsFile, OfAJobWithACheckpointNeedsNotWhatItStartedFrom) {
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "jobs_file_checkpoint_test";
   std::filesystem::create_directories(folder / "there");
