@@ -99,7 +99,7 @@ void show_data(const DataArguments& arguments) {
   bool holds_out = false;
   const std::vector<const JobSpec*> jobs = chosen_jobs(reading.jobs_file, arguments.job);
   for (const JobSpec* job : jobs) {
-    const JobData data = read_data(*job, text, model.files.config, data_reading, mistakes);
+    const JobData data = read_data(*job, text, model.files.config, data_reading, mistakes, place_of_model(reading));
     holds_out = holds_out || !data.eval.empty();
     show_job(*job, data, arguments, text);
   }

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
+#include <map>
 #include <optional>
 
 #include "base/error.h"
 #include "base/random.h"
 #include "base/record_mistakes.h"
 #include "data/example_builder.h"
+#include "data/lost_examples.h"
 #include "data/ordered_work.h"
 #include "data/records/chat_record.h"
 #include "data/records/data_file.h"
@@ -241,6 +243,15 @@ void with_file(const std::string& path, Diagnostics& diagnostics, Use use) {
   }
 }
 
+/// As format_of() has it; automatic where the line is no record.
+DataFormat format_of_line(const std::string& line) {
+  try {
+    return format_of(parse_json_line(line));
+  } catch (const std::exception&) {
+    return DataFormat::automatic;
+  }
+}
+
 /// Of the file of held-out examples every one counts.
 DataSpec eval_spec(const DataSpec& spec) {
   DataSpec whole = spec;
@@ -248,10 +259,13 @@ DataSpec eval_spec(const DataSpec& spec) {
   return whole;
 }
 
+bool holds_learned(const Example& example) { return std::ranges::find(example.learned, uint8_t{1}) != example.learned.end(); }
+
 /// What one record gives.
 struct MadeExample {
   Example example;
-  bool is_chat = false, is_too_long = false, was_padded = false, was_truncated = false, has_learned = false, is_held_out = false;
+  bool is_chat = false, was_padded = false, was_truncated = false, is_held_out = false;
+  Loss loss = Loss::none;
   LeftOut left_out;
   std::string special_text;
 };
@@ -269,11 +283,15 @@ FileReport read_part(RecordLines& lines, const std::string& name, const DataRequ
     made.is_chat = is_chat(record, format);
     const size_t whole = made.example.tokens.size();
     made.was_padded = format == DataFormat::tokens && whole < record["input_ids"].size();
-    made.is_too_long = !truncate_example(made.example, max_length, spec.truncation);
+    const bool learns = holds_learned(made.example), fits = truncate_example(made.example, max_length, spec.truncation);
     made.was_truncated = made.example.tokens.size() < whole;
-    const std::vector<uint8_t>& learned = made.example.learned;
-    made.has_learned = std::find(learned.begin(), learned.end(), uint8_t{1}) != learned.end();
-    if (made.has_learned) {
+    if (!fits) {
+      made.loss = Loss::too_long;
+    } else if (!learns) {
+      made.loss = loss_of_whole(record, format, spec.train_on_prompt);
+    } else if (!holds_learned(made.example)) {
+      made.loss = Loss::cut;
+    } else {
       made.left_out = builder.left_out(record, format);
       made.special_text = builder.plain_special_text(record, format);
     }
@@ -281,14 +299,12 @@ FileReport read_part(RecordLines& lines, const std::string& name, const DataRequ
     return made;
   };
   int64_t kept = 0, tokens = 0;
+  std::map<Loss, int64_t> losses;
   const auto take = [&](MadeExample&& made, int line, FileReport& report) {
     report.chats += made.is_chat;
-    if (made.is_too_long) {
-      ++report.dropped_long;
-      return true;
-    }
-    if (!made.has_learned) {
-      ++report.dropped_unlearned;
+    if (made.loss != Loss::none) {
+      ++(made.loss == Loss::too_long ? report.dropped_long : report.dropped_unlearned);
+      ++losses[made.loss];
       return true;
     }
     report.padded += made.was_padded;
@@ -309,7 +325,7 @@ FileReport read_part(RecordLines& lines, const std::string& name, const DataRequ
     if (options.progress) options.progress({name, part_read ? part_read() : -1, so_far.records, tokens});
   });
   if (kept == 0 && report.records > 0 && report.malformed + report.too_long == 0) {
-    diagnostics.add(name, 0, "", "no example is left: " + report.to_string().substr(name.size() + 2));
+    add_nothing_left(name, losses, request, part, diagnostics);
   }
   return report;
 }
@@ -324,6 +340,21 @@ int64_t longest_example(const DataRequest& request) {
 FileReport read_records(RecordLines& lines, const std::string& name, const DataRequest& request, bool holds_out, ExampleSink& sink,
                         Diagnostics& diagnostics, const ReadingOptions& options, const std::function<double()>& part_read) {
   return read_part(lines, name, request, DataPart::train, holds_out, sink, diagnostics, options, part_read);
+}
+
+bool has_texts(const DataSpec& spec) {
+  if (spec.format != DataFormat::automatic) return spec.format != DataFormat::tokens;
+  std::vector<std::string> paths;
+  for (const TrainFile& file : spec.train) paths.push_back(file.path);
+  if (!spec.eval.empty()) paths.push_back(spec.eval);
+  return std::ranges::any_of(paths, [](const std::string& path) {
+    DataFormat format = DataFormat::automatic;
+    Diagnostics ignored;
+    with_file(path, ignored, [&](DataFile& file) {
+      while (format == DataFormat::automatic && file.lines().next()) format = format_of_line(file.lines().text());
+    });
+    return format != DataFormat::automatic && format != DataFormat::tokens;
+  });
 }
 
 void check_records(const DataSpec& spec, Diagnostics& diagnostics) {
@@ -358,7 +389,7 @@ std::vector<FileReport> read_examples(const DataRequest& request, ExampleSink& s
     if (part == DataPart::train && spec.eval.empty()) sink.begin_source(DataPart::eval, path);
     FileReport& report = reports.emplace_back(FileReport{.file = path, .format = by.format});
     with_file(path, diagnostics, [&](DataFile& file) {
-      const DataRequest one{by, request.encoder, request.chat_template, request.context_length};
+      const DataRequest one{by, request.encoder, request.chat_template, request.context_length, request.job};
       report = read_part(file.lines(), path, one, part, spec.eval.empty() && spec.eval_fraction > 0, sink, diagnostics, options,
                          [&file] { return file.part_read(); });
     });

@@ -19,6 +19,7 @@ struct DataRequest {
   const TextEncoder& encoder;
   const ChatTemplate* chat_template = nullptr;  ///< null: records with messages are a mistake
   int64_t context_length = 0;                   ///< of the model; 0: no limit
+  const JobSpec* job = nullptr;                 ///< whose set it is, for the places of its options in messages; null: no job's
 };
 
 /// The most tokens that an example of it may have: max_length, or context_length where that is 0 or smaller; 0: no limit.
@@ -73,13 +74,17 @@ struct ReadingOptions {
 /// Format: spec.format, or what the first record of each file says by its fields.
 /// Mistakes go to `diagnostics` with file, line, field, what was found and what is accepted: up to 20 per file,
 ///   up to 3 with the same message, then their number. So do a file that cannot be read or holds no examples, and eval together with
-///   eval_fraction. The data returned then lacks the malformed lines. An empty spec.train is skipped.
+///   eval_fraction. A file of which no example is left is a mistake at the job's option that is the cause, else at the one that names the
+///   file. The data returned then lacks the malformed lines. An empty spec.train is skipped.
 /// Memory: a few MiB per thread beside what the sink keeps, and the longest lines.
 std::vector<FileReport> read_examples(const DataRequest& request, ExampleSink& sink, Diagnostics& diagnostics,
                                       const ReadingOptions& options = {});
 
 /// The same, kept in memory.
 JobData read_job_data(const DataRequest& request, Diagnostics& diagnostics, const ReadingOptions& options = {});
+
+/// Whether there are texts to be tokenized: by spec.format, or by the first record of each file. Of a file that cannot be read nothing is known.
+bool has_texts(const DataSpec& spec);
 
 /// Mistakes in the files that need no model to be seen: what is not JSON, other fields, formats that change.
 void check_records(const DataSpec& spec, Diagnostics& diagnostics);

@@ -87,6 +87,26 @@ class AllMistakes(Check):
         self.assertRegex(errors, r"jobs\[0\]\.data\.bar: unknown key")
         self.assertRegex(errors, r"no example is left")
 
+    def test_of_a_model_without_a_tokenizer_are_one(self):
+        (self.path / "texts.jsonl").write_text('{"text": "x"}\n' * 30 + '{"text": 3}\n')
+        jobs = self.write_jobs("{name: a, data: {train: texts.jsonl}}", "{name: b, data: {train: texts.jsonl, format: text}}",
+                               "{name: c, data: {train: plain.jsonl}}")
+        lines = self.refused(jobs).splitlines()
+        self.assertEqual(len(lines), 2, lines)
+        self.assertRegex(lines[0], r"jobs\.yaml:2: model\.config: .*has no tokenizer")
+        self.assertRegex(lines[1], r"texts\.jsonl:31: text: expected a string, found the number 3")
+
+    def test_of_data_of_which_nothing_is_left_are_at_the_option_that_is_the_cause(self):
+        (self.path / "unlabelled.jsonl").write_text('{"input_ids": [3, 4], "labels": [-100, -100]}\n' * 2)
+        (self.path / "long.jsonl").write_text('{"input_ids": [3, 4, 5], "labels": [-100, -100, 5]}\n' * 3)
+        lines = self.refused(self.write_jobs("{name: a, data: {train: unlabelled.jsonl}}", "{name: b, data: {train: long.jsonl}}",
+                                             more="defaults: {data: {max_length: 2}}\n")).splitlines()
+        self.assertEqual(len(lines), 2, lines)
+        self.assertRegex(lines[0], r"jobs\.yaml:3: defaults\.data\.max_length: no example of \S+long\.jsonl is left to job `b`: 3 records are cut to "
+                                   r"the first 2 tokens \(max_length\), before anything that is learned; raise max_length, or ")
+        self.assertRegex(lines[1], r"jobs\.yaml:5: jobs\[0\]\.data\.train: no example of \S+unlabelled\.jsonl is left to job `a`: 2 records have no "
+                                   r"label but -100 behind the first token")
+
     def test_that_repeat_are_counted(self):
         (self.path / "broken.jsonl").write_text("{\n" * 1000)
         jobs = self.write_jobs("{name: a, data: {train: broken.jsonl}}", "{name: b, data: {train: broken.jsonl}}")

@@ -135,9 +135,15 @@ TEST(Dataset, TruncatesAsAsked) {
   spec.truncation = Truncation::right;
   const Reading nothing_left = read(line, spec);
   EXPECT_EQ(nothing_left.report.dropped_unlearned, 1);
-  EXPECT_THAT(nothing_left.mistake(0), HasSubstr("no example is left"));
+  EXPECT_EQ(nothing_left.mistake(0), "f: no example is left: 1 record is cut to the first 2 tokens (max_length), before anything that is learned; "
+                                     "raise max_length, or `truncation: left` keeps the ends");
+  EXPECT_EQ(read(line, {}, 2).mistake(0), "f: no example is left: 1 record is cut to the first 2 tokens (the model's context), before anything that "
+                                          "is learned; `truncation: left` keeps the ends");
   spec.truncation = Truncation::drop;
   EXPECT_EQ(read(line, spec).report.dropped_long, 1);
+  EXPECT_EQ(read(line + "\n" + line, spec).mistake(0),
+            "f: no example is left: 2 records are longer than 2 tokens (max_length) and left out (truncation: drop); raise max_length, or "
+            "`truncation: right` or `left` cuts them");
   spec.truncation = Truncation::error;
   const Reading refused = read(line, spec);
   EXPECT_THAT(refused.mistake(0), HasSubstr("f:1: 6 tokens, more than max_length 2"));
@@ -518,6 +524,66 @@ TEST(Dataset, ReadsFilesAndRefusesWhatCannotBeRead) {
   ASSERT_EQ(diagnostics.size(), 2u);
   EXPECT_EQ(diagnostics.items()[0].to_string(), path + ": cannot open: No such file or directory");
   EXPECT_EQ(diagnostics.items()[1].to_string(), spec.eval + ": is not a regular file");
+}
+
+TEST(Dataset, SaysWhyNoExampleIsLeft) {
+  const std::string head = "f: no example is left: ";
+  const std::string question = R"({"messages":[{"role":"user","content":"q"})";
+  EXPECT_EQ(read(question + "]}").mistake(0), head + "1 record has no assistant message that is learned");
+  EXPECT_EQ(read(question + R"(,{"role":"assistant","content":"a","weight":0}]})").mistake(0),
+            head + "1 record has no assistant message that is learned");
+  EXPECT_EQ(read(R"({"input_ids":[5,6],"labels":[5,-100]})").mistake(0), head + "1 record has no label but -100 behind the first token");
+  DataSpec spec;
+  spec.special_tokens = SpecialTokens::parsed;
+  spec.max_length = 3;
+  const std::string cut = R"({"prompt":"123","completion":"4"})", longer = R"({"prompt":"1234","completion":"4"})";
+  EXPECT_THAT(read(cut + "\n" + longer, spec).mistake(0), HasSubstr("2 records are cut to the first 3 tokens"));
+}
+
+TEST(Dataset, OfWhichNoExampleIsLeftIsAMistakeAtTheOptionThatIsTheCause) {
+  const std::string path = testing::TempDir() + "cotune_lost_test.jsonl";
+  std::ofstream(path) << R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}]})" << "\n";
+  JobSpec job;
+  job.name = "a";
+  job.data.train = {{path}};
+  job.places = {{"data.train", {"j.yaml", 5, "jobs[0].data.train"}}};
+  const ChatTemplate silent("{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}", "silent", {});
+  const auto mistake = [&] {
+    Diagnostics mistakes;
+    read_job_data({job.data, ExampleEncoder(), &silent, 0, &job}, mistakes);
+    return mistakes.size() == 1 ? mistakes.items()[0].to_string() : "not one mistake";
+  };
+  EXPECT_EQ(mistake(), "j.yaml:5: jobs[0].data.train: no example of " + path + " is left to job `a`: the chat template renders no assistant "
+                       "message of 1 record; `data.chat_template` names another");
+  job.data.chat_template = "silent.jinja";
+  job.places["data.chat_template"] = {"j.yaml", 2, "defaults.data.chat_template"};
+  EXPECT_EQ(mistake(), "j.yaml:2: defaults.data.chat_template: no example of " + path + " is left to job `a`: the chat template renders no "
+                       "assistant message of 1 record; accepted is one that does");
+  std::ofstream(path) << R"({"prompt":"12","completion":"3"})" << "\n";
+  job.data.max_length = 2;
+  job.places["data.max_length"] = {"--set", 0, "jobs.a.data.max_length"};
+  EXPECT_EQ(mistake(), "--set: jobs.a.data.max_length: no example of " + path + " is left to job `a`: 1 record is cut to the first 2 tokens "
+                       "(max_length), before anything that is learned; raise max_length, or `truncation: left` keeps the ends");
+  std::remove(path.c_str());
+}
+
+TEST(Dataset, HasTextsByItsFormatOrByTheFirstRecordOfAFile) {
+  const std::string path = testing::TempDir() + "cotune_texts_test.jsonl";
+  DataSpec spec;
+  spec.train = {{path}};
+  EXPECT_FALSE(has_texts(spec)) << "there is no file";
+  std::ofstream(path) << "oops\n{\"input_ids\":[1],\"labels\":[1]}\n";
+  EXPECT_FALSE(has_texts(spec));
+  spec.format = DataFormat::text;
+  EXPECT_TRUE(has_texts(spec));
+  spec.format = DataFormat::tokens;
+  EXPECT_FALSE(has_texts(spec));
+  spec.format = DataFormat::automatic;
+  spec.eval = testing::TempDir() + "cotune_eval_texts_test.jsonl";
+  std::ofstream(spec.eval) << "{\"text\":\"x\"}\n";
+  EXPECT_TRUE(has_texts(spec));
+  std::remove(path.c_str());
+  std::remove(spec.eval.c_str());
 }
 
 TEST(DescribeExample, ShowsControlCharactersAsText) {

@@ -157,9 +157,25 @@ void warn_of_other_models(const JobsFileReading& reading, const ModelFiles& mode
 
 }  // namespace
 
+OptionPlace place_of_model(const JobsFileReading& reading) {
+  for (const char* option : {"model.path", "model.config"}) {
+    if (const auto given = reading.model_places.find(option); given != reading.model_places.end()) return given->second;
+  }
+  return {};
+}
+
 JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& config, const DataReading& reading,
-                  Diagnostics& mistakes) {
+                  Diagnostics& mistakes, const OptionPlace& model_place) {
   const size_t before = mistakes.size();
+  if (!text.has_tokenizer() && has_texts(job.data)) {
+    try {
+      text.encoder().need_tokenizer();
+    } catch (const UserError& error) {
+      add(model_place, error.what(), mistakes);
+    }
+    check_records(job.data, mistakes);
+    return {};
+  }
   std::unique_ptr<ChatTemplate> own;
   if (!job.data.chat_template.empty()) {
     try {
@@ -171,11 +187,14 @@ JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& 
     }
   }
   const ChatTemplate* chat_template = own != nullptr ? own.get() : text.chat_template();
-  JobData data = reading.read({job.data, text.encoder(), chat_template, config.context_length}, mistakes);
+  JobData data = reading.read({job.data, text.encoder(), chat_template, config.context_length, &job}, mistakes);
   for (const Dataset* part : {&data.train, &data.eval}) check_vocabulary(*part, data.files, job.data.truncation, config, mistakes);
   if (mistakes.size() > before || job.data.train.empty()) return data;
   if (data.train.empty()) {
-    mistakes.add(names_of_train_files(job.data), 0, "", fmt::format("job `{}` has no example left to train on", job.name));
+    add(job.place_of("data.eval_fraction"),
+        fmt::format("{:g} holds out all {} of {}, and none is left to train on", job.data.eval_fraction, counted(data.eval.size(), "example"),
+                    names_of_train_files(job.data)),
+        mistakes);
   }
   check_use(job, data, mistakes);
   return data;
@@ -228,7 +247,7 @@ std::vector<JobData> read_jobs(const JobsFileReading& reading, const ModelConfig
         data = data_of_lengths(job, *config, mistakes);
       }
     } else if (reading.jobs[i].data && text != nullptr) {
-      data = read_data(job, *text, *config, reader, mistakes);
+      data = read_data(job, *text, *config, reader, mistakes, place_of_model(reading));
     } else {
       check_records(job.data, mistakes);
     }

@@ -48,8 +48,12 @@ std::unique_ptr<TrainingJob> make_job(size_t index, const JobSpec& spec, JobData
 void check_rungs(const std::vector<std::unique_ptr<TrainingJob>>& jobs, Diagnostics& mistakes);
 
 /// The job's data as tokens, with every mistake of every file in `mistakes`, and options of the job that
-/// would have no effect on them. A job without held-out rows has an empty `eval`.
+/// would have no effect on them. A job without held-out rows has an empty `eval`. Texts for a model without a tokenizer are one mistake,
+/// at model_place, and then data are checked as far as their fields.
 JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& config, const DataReading& reading,
-                  Diagnostics& mistakes);
+                  Diagnostics& mistakes, const OptionPlace& model_place = {});
+
+/// Where the jobs file names the model; no place where it names none.
+OptionPlace place_of_model(const JobsFileReading& reading);
 
 }  // namespace cotune
