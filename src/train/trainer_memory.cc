@@ -13,6 +13,8 @@
 #include "schedule/pipeline/rank_place.h"
 #include "schedule/resident_memory.h"
 #include "schedule/smaller_rounds.h"
+#include "train/accepted_limit.h"
+#include "train/process_memory.h"
 #include "train/trainer.h"
 
 namespace cotune {
@@ -20,6 +22,13 @@ namespace {
 
 bool may_run(const TrainingJob& job) {
   return job.state().status == JobStatus::waiting || job.state().status == JobStatus::running;
+}
+
+/// What is said of a job that can never fit, with a limit that would admit it where this process knows.
+std::string text_of(const AdmissionRefusal& refusal, const TrainerOptions& options) {
+  const int64_t asked = options.memory_limit_bytes, kept = asked - refusal.limit_bytes;  // for the process beside its tensors
+  const bool knows_kept = options.tensor_limit_bytes == 0 && options.rank_tensor_limits.empty() && refusal.limit_bytes > 1 && kept > 0;
+  return refusal.to_string(asked) + (knows_kept ? accepted_limit_text(refusal.needed_bytes, kept - expected_growth_bytes()) : "");
 }
 
 }  // namespace
@@ -104,7 +113,7 @@ Admission Trainer::admission_without_refusals() {
   Admission admission = decide_admission();
   while (!admission.refused.empty()) {
     for (const AdmissionRefusal& refusal : admission.refused) {
-      job(refusal.job).state().failure = refusal.to_string(options_.memory_limit_bytes);
+      job(refusal.job).state().failure = text_of(refusal, options_);
       end_job(job(refusal.job), JobStatus::refused);
     }
     admission = decide_admission();
@@ -118,7 +127,7 @@ std::optional<std::string> Trainer::reason_never_to_fit(const TrainingJob& job) 
   const auto alone = [&](const PackingPolicy& policy) { return learned_.predict(footprint, {}, policy); };
   const auto refusal = refuse_for_ever(job.index(), tensor_limit_, options_.policy, options_.recompute, alone);
   if (!refusal) return std::nullopt;
-  return refusal->to_string(options_.memory_limit_bytes);
+  return text_of(*refusal, options_);
 }
 
 int64_t Trainer::bytes_with(const TrainingJob& job) const {

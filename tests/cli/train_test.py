@@ -174,11 +174,23 @@ class CommandLine(ProgramTest):
         jobs = self.jobs_file(steps=1, jobs=["plain"])
         errors = self.run_program("train", jobs, "--output-dir", self.path / "run", "--memory", "2MiB", expect=2).stderr
         self.assertRegex(errors, r"--memory: 2MiB: the model alone takes \d+\.\d MiB while it is loaded; the limit of 2 MiB leaves 0 MiB")
-        least = int(re.search(r"accepted are (\d+) MiB, and what jobs take", errors).group(1))
+        least = int(re.search(r"accepted are (\d+) MiB and more", errors).group(1))
+        self.assert_least_limit(jobs, least)
+
+    def test_a_job_that_can_never_fit_is_told_the_limit_that_admits_it(self):
         jobs = self.jobs_file(steps=1, jobs=["plain"])
-        done = subprocess.run(self.command("train", jobs, "--output-dir", self.path / "run", "--memory", f"{least + 2}MiB"),
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S)
-        self.assertNotIn("the model alone takes", done.stderr)
+        errors = self.run_program("train", jobs, "--check", "--memory", "2MiB", expect=2).stderr
+        least = int(re.search(r"accepted are (\d+) MiB and more", errors).group(1))
+        errors = self.run_program("train", jobs, "--check", "--memory", f"{least - 10}MiB", expect=2).stderr
+        self.assertRegex(errors, r"jobs\.plain: can never run within run\.memory: it needs ")
+        self.assert_least_limit(jobs, int(re.search(r"accepted are (\d+) MiB and more", errors).group(1)))
+
+    def assert_least_limit(self, jobs, mib):
+        """Both a check and a start accept it, and a check nothing much smaller."""
+        output = ("--output-dir", self.path / "least")
+        self.run_program("train", jobs, *output, "--check", "--memory", f"{mib}MiB")
+        self.run_program("train", jobs, *output, "--memory", f"{mib}MiB", "--overwrite")
+        self.run_program("train", jobs, *output, "--check", "--memory", f"{mib - 10}MiB", expect=2)
 
     def test_mistakes_are_reported_together_with_their_places(self):
         path = self.path / "wrong.yaml"

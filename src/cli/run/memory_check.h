@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -34,9 +35,10 @@ at::ScalarType stored_dtype(const ModelFiles& model);
 WeightForms weight_forms(at::ScalarType stored, at::ScalarType compute, const ComputeDevice& device);
 
 /// Adds a mistake where the model alone exceeds what the limit leaves for tensors. asked: as run.memory says
-/// it, at that place. copies: one for each degree to which layers are divided.
+/// it, at that place. copies: one for each degree to which layers are divided. needed_by_jobs: needed_by_any_job, for the limit that the
+/// mistake names; 0 where the jobs are not known.
 void check_weights_fit(const std::string& asked, const OptionPlace& place, int64_t memory_limit_bytes, const ModelConfig& config,
-                       at::ScalarType compute, size_t copies, Diagnostics& mistakes);
+                       at::ScalarType compute, size_t copies, const std::function<int64_t()>& needed_by_jobs, Diagnostics& mistakes);
 
 /// The same of ranks that are processes, each with its stages: adds a mistake where the weights of one are more than the limit leaves, were they
 /// held in as few parts as can be. layouts: of the replicas. ranks: whose limit it is.
@@ -63,5 +65,9 @@ PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> job
                                const ModelFiles& model, at::ScalarType compute, const ComputeDevice& device,
                                int64_t memory_limit_bytes, std::span<const PipelineLayout> process_layouts,
                                Diagnostics& mistakes);
+
+/// What tensors take at least where each of the jobs, of a run in one process, can run, be it alone and in the smallest rounds.
+int64_t needed_by_any_job(std::span<const std::unique_ptr<TrainingJob>> jobs, const RunSpec& run, const ModelFiles& model,
+                          at::ScalarType compute, const ComputeDevice& device);
 
 }  // namespace cotune

@@ -7,8 +7,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/counted.h"
 #include "base/error.h"
@@ -186,7 +188,7 @@ class RunReader {
     read_.limit_bytes = memory_limit(run(), read_.device, processes_ != nullptr ? processes_->on_host_of(0) : 1);
     if (has_config() && read_.device.is_cpu() && processes_ == nullptr) {
       check_weights_fit(run().memory, place_in(run_places_, "run.memory"), read_.limit_bytes, config(), read_.compute,
-                        parallel_of(run()).tensor().size(), mistakes_);
+                        parallel_of(run()).tensor().size(), [this] { return needed_by_jobs(); }, mistakes_);
     }
   }
 
@@ -215,6 +217,20 @@ class RunReader {
   const RunSpec& run() const { return read_.run(); }
   const ModelConfig& config() const { return read_.files().config; }
   bool has_config() const { return read_.inputs.model.has_config; }
+
+  /// 0 where mistakes leave open what the jobs are.
+  int64_t needed_by_jobs() const {
+    if (!mistakes_.empty()) return 0;
+    try {
+      std::vector<std::unique_ptr<TrainingJob>> jobs;
+      for (size_t i = 0; i < read_.inputs.data.size(); ++i) {
+        jobs.push_back(make_job(i, read_.jobs_file().jobs[i], read_.inputs.data[i], run().output, read_.files(), read_.compute, read_.device));
+      }
+      return needed_by_any_job(jobs, run(), read_.files(), read_.compute, read_.device);
+    } catch (const UserError&) {  // of a job, which a larger limit would show
+      return 0;
+    }
+  }
 
   void check_sample_tokens() {
     if (arguments_.sample_tokens == 0) return;

@@ -1,0 +1,25 @@
+#include "train/accepted_limit.h"
+
+#include <fmt/format.h>
+
+#include "train/process_memory.h"
+
+namespace cotune {
+namespace {
+
+constexpr int64_t mib = int64_t{1} << 20;
+
+/// By what processes differ that do the same: which pages of libraries are resident.
+constexpr int64_t variation_bytes = 2 * mib;
+
+}  // namespace
+
+int64_t accepted_limit_mib(int64_t tensor_bytes, int64_t outside_bytes) {
+  return (limit_that_leaves(tensor_bytes, outside_bytes) + variation_bytes + mib - 1) / mib;
+}
+
+std::string accepted_limit_text(int64_t tensor_bytes, int64_t outside_bytes) {
+  return fmt::format("; accepted are {} MiB and more", accepted_limit_mib(tensor_bytes, outside_bytes));
+}
+
+}  // namespace cotune
