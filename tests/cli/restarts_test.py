@@ -36,6 +36,11 @@ def opened_by(process):
     return paths
 
 
+def has_pending_signals(process):
+    fields = dict(line.split(":\t", 1) for line in pathlib.Path(f"/proc/{process.pid}/status").read_text().splitlines())
+    return any(int(fields[key], 16) != 0 for key in ("SigPnd", "ShdPnd"))
+
+
 class Restarts(ProgramTest):
     def start(self, *options, run="run", steps=12, restarts=3, save_steps=3, **how):
         return self.start_program("train", self.jobs_file(steps=steps, save_steps=save_steps), "--output-dir", self.path / run, "--json",
@@ -233,6 +238,33 @@ class RanksRestart(LaunchTest):
             rank.send_signal(signal.SIGTERM)
         written = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
         self.assertEqual([rank.returncode for rank in ranks], [130, 130], written)
+
+    def test_a_second_signal_to_all_stops_all_at_once(self):
+        ranks = self.train("run", "--restarts=3", steps=4000)
+        self.wait_for(ranks[0], is_checkpoint)
+        for rank in ranks:
+            rank.send_signal(signal.SIGTERM)
+        self.assertIn(b"second signal", ranks[0].stderr.readline())
+        while has_pending_signals(ranks[1]):  # two that are pending would be one
+            time.sleep(0.005)
+        for rank in ranks:
+            rank.send_signal(signal.SIGTERM)
+        written = [rank.communicate(timeout=120) for rank in ranks]  # nobody waits for a rank that does not come back
+        self.assertIn(ranks[0].returncode, (130, 128 + signal.SIGTERM), written)
+        self.assertNotIn(b"restart", written[1][1])
+
+    def test_a_signal_to_another_rank_stops_nothing_and_its_crash_is_resumed(self):
+        ranks = self.train("run", "--restarts=3", *EXACT, steps=36)
+        self.wait_for(ranks[0], is_checkpoint)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            ranks[1].send_signal(number)
+        self.wait_for(ranks[0], is_checkpoint)
+        os.kill(run_of(ranks[1]), signal.SIGKILL)
+        self.wait_for(ranks[0], lambda event: event["event"] == "restart")
+        (output, _), (_, second) = self.end_all(ranks)
+        self.assertFalse(json.loads(output.splitlines()[-1])["interrupted"])
+        self.assertIn("rank 1 has ended by signal 9 (Killed): restart 1 of 3\n", second)
+        self.assert_like_one_rank("run", *EXACT, steps=36, bound=1e-8)
 
     def test_under_torchrun_it_notices_nothing(self):
         needs.require(self, "torchrun")

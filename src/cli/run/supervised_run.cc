@@ -41,6 +41,8 @@ constexpr double patience_s = 5;  ///< beyond the hang timeout: the process is t
 
 using Clock = std::chrono::steady_clock;
 
+constexpr std::chrono::seconds time_to_notice{10};  ///< that a rank has left: those that are left end within five seconds
+
 bool is_stop(int number) { return number == SIGINT || number == SIGTERM || number == SIGHUP; }
 
 }  // namespace
@@ -142,10 +144,7 @@ class Supervisor {
       siginfo_t info{};
       const timespec second{1, 0};
       const int number = ::sigtimedwait(&awaited_, &info, &second);
-      if (is_stop(number)) {
-        is_stopped_ = true;
-        pass_stop_signal_on(child_, number);
-      }
+      if (is_stop(number)) note_stop(number);
       // No more than the time that this process ran itself: a suspended machine is no hang.
       const Clock::time_point now = Clock::now();
       still_s += std::min(2.0, std::chrono::duration<double>(now - last).count());
@@ -159,8 +158,20 @@ class Supervisor {
     }
   }
 
+  void note_stop(int number) {
+    is_stopped_ = settings_.rank == 0;
+    if (number != SIGHUP) ++stop_count_;
+    last_stop_ = Clock::now();
+    pass_stop_signal_on(child_, number);
+  }
+
+  /// A second request ends the first rank at once, by a signal: who follows it has lost it then, and gets no code that says so.
+  bool is_left_by_stopped_first_rank() const {
+    return stop_count_ >= 2 && !WIFSIGNALED(status_) && Clock::now() - last_stop_ < time_to_notice;
+  }
+
   bool ended_well() const {
-    if (is_stopped_ || shared().for_good) return true;
+    if (is_stopped_ || is_left_by_stopped_first_rank() || shared().for_good) return true;
     return WIFSIGNALED(status_) ? is_stop(WTERMSIG(status_)) : WEXITSTATUS(status_) == 0 || WEXITSTATUS(status_) == 130;
   }
 
@@ -210,7 +221,10 @@ class Supervisor {
   struct sigaction child_before_{}, pipe_before_{};
   pid_t child_ = -1;
   int status_ = 0;
-  bool is_stopped_ = false, killed_for_hanging_ = false;
+  bool is_stopped_ = false;  ///< of the first rank, whose run stops then; another one's goes on until the first has ended
+  int stop_count_ = 0;       ///< requests to stop that this process was sent
+  Clock::time_point last_stop_;
+  bool killed_for_hanging_ = false;
   bool is_run_ = false;  ///< this is the process that was made for it
   int exit_code_ = 0;
 };

@@ -49,6 +49,7 @@ struct RestartSettings {
 /// A process that ended by a signal, by an exception but UserError before ends_for_good(), or with another exit code than 0 and 130 is
 /// followed by another one, up to settings.restarts times; not by SIGINT, SIGTERM or SIGHUP, after which it has stopped, nor where three
 /// in a row have saved nothing (rank 0 knows: it tells the others by a last start that gives_up()). These signals are passed on to the process.
+/// The run stops by those that rank 0 gets: another rank's goes on after one until the first has ended, and is started again meanwhile.
 /// One that does not run any more (is_watched) is killed. Each end that matters is told on standard error.
 ///
 /// Where this process is killed the run stops as by SIGTERM, and a rank but the first at once.
