@@ -141,6 +141,8 @@ class Ranks(ProgramTest):
         self.assertRegex(done.stderr, r"run.parallel: dp=\d,pp=\d,tp=\d.*, for which \S+ s a round are predicted")
         self.assertEqual(len(json.loads(done.stdout.splitlines()[-1])["ranks"]), 2)
         self.assert_alike("auto", "one", 1e-8)
+        alone = self.run_program("train", self.jobs_file(), "--output-dir", self.path / "none", "--parallel=auto", expect=2).stderr
+        self.assertIn("--parallel: `auto` belongs to several ranks; run.ranks is 1", alone)
 
     def test_prices_follow_what_was_measured_and_change_no_bit(self):
         events = self.train("refitted")

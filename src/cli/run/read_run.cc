@@ -174,6 +174,10 @@ class RunReader {
     if (arguments_.hang_timeout_s && is_sound_ && (arguments_.plan.empty() || read_.followed) && run().ranks == 1) {
       mistakes_.add("--hang-timeout", 0, "", "is of ranks that watch each other, and there is one alone");
     }
+    if (run().parallel == parallel_as_planned && run().ranks == 1 && is_sound_ && !read_.device.is_emulated()) {
+      const OptionPlace place = place_in(run_places_, "run.parallel");
+      mistakes_.add(place.file, place.line, place.field, "`auto` belongs to several ranks; run.ranks is 1");
+    }
     if (run().chunk_size == chunk_size_as_found && mistakes_.empty()) find_chunk_size(read_.inputs.jobs_file.run, read_.inputs.data);
     if (is_sound_ && parallel_of(run()).divides_layers()) refuse_with_divided_layers();
     if (!arguments_.trace.empty()) check_output("--trace", arguments_.trace, trace_output, mistakes_);
@@ -208,7 +212,7 @@ class RunReader {
 
   void divide() {
     read_.is_planned = run().parallel == parallel_as_planned;
-    if (!read_.is_planned || run().ranks == 1 || !mistakes_.empty() || read_.inputs.text == nullptr) return;
+    if (!read_.is_planned || !mistakes_.empty() || read_.inputs.text == nullptr) return;
     read_.layouts =
         divide_as_planned(read_.inputs.jobs_file.run, read_.division_question(), shapes_of(read_.jobs_file(), read_.inputs.data, config()));
   }
