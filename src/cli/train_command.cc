@@ -109,7 +109,9 @@ void add_train_command(CLI::App& app) {
                       "ui.perfetto.dev (docs/watching.md)");
   command
       ->add_option("--hang-timeout", arguments->hang_timeout_s,
-                   "Seconds (1 to 86400) without progress after which one of several ranks counts as hung, and all end (30; docs/processes.md)")
+                   fmt::format("Seconds (1 to 86400) without progress after which one of several ranks counts as hung, and all end ({:g}; of ranks "
+                               "that are threads, without --profile, {:g}; docs/processes.md)",
+                               default_hang_timeout_s, unmeasured_hang_timeout_s))
       ->check(number_in(1, 86400));
   command
       ->add_option("--restarts", arguments->restarts,

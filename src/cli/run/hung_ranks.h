@@ -6,6 +6,9 @@
 namespace cotune {
 
 inline constexpr double default_hang_timeout_s = 30;
+/// Of ranks that are threads, where nothing that was measured says how long actions take before the first rounds: the guess is of a usual
+/// machine, and on a slow or busy one ten times that may be too little.
+inline constexpr double unmeasured_hang_timeout_s = 600;
 
 /// As messages about ranks name it; "unknown" where the system does not say.
 std::string host_name();

@@ -32,9 +32,8 @@ void add_processes(const ReadRun& read, const LoadedRun& loaded, TrainerOptions&
 /// Processes watch each other.
 void watch_threads(const ReadRun& read, TrainerOptions& options) {
   options.host = host_name();
-  // Ten times a guess of what an action takes may be too little on a slow machine.
   const bool knows_times = read.profile != nullptr || read.emulated.has_value();
-  options.hang_timeout_s = read.arguments.hang_timeout_s.value_or(knows_times ? default_hang_timeout_s : 20 * default_hang_timeout_s);
+  options.hang_timeout_s = read.arguments.hang_timeout_s.value_or(knows_times ? default_hang_timeout_s : unmeasured_hang_timeout_s);
   options.at_hang = end_soon;
 }
 
