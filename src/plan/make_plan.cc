@@ -23,19 +23,37 @@ JobShape alone(JobShape job) {
   return job;
 }
 
-/// One job after the other: a sum over jobs for every order.
-std::vector<Alternative> plan_in_turn(const ModelConfig& model, const ClusterSpec& cluster,
-                                      const NodeGroup& group, const std::vector<JobShape>& jobs,
-                                      const PlanOptions& options, System system) {
-  std::vector<std::vector<Alternative>> of_jobs(jobs.size());
-  std::vector<std::string> names;
-  for (const JobShape& job : jobs) names.push_back(job.name);
+/// By system, its alternatives.
+using AlternativesOf = std::map<System, std::vector<Alternative>>;
+
+/// Those of the systems that there are.
+AlternativesOf plan_each(NodesPlanner& planner, const std::vector<System>& systems, const TriedPolicies& tried) {
+  AlternativesOf found;
+  for (const System system : systems) found[system] = planner.plan(system, tried.sharing, tried.orders, tried.orders_for_few);
+  return found;
+}
+
+/// One job after the other, each with the rows that it has in the typical step of all: a sum over jobs for every order.
+AlternativesOf plan_in_turn(const ModelConfig& model, const ClusterSpec& cluster,
+                            const NodeGroup& group, const std::vector<JobShape>& jobs,
+                            const PlanOptions& options, const std::vector<System>& systems) {
+  const std::vector<StepRow> step = typical_step(jobs);
+  std::vector<AlternativesOf> of_jobs(jobs.size());
   parallel_for(jobs.size(), options.threads, [&](size_t j) {
     const std::vector<JobShape> only = {alone(jobs[j])};
-    NodesPlanner planner(model, cluster, group, only, options, {.recompute = options.recompute == Recompute::always});
-    of_jobs[j] = planner.plan(system, {Sharing::separate}, options.orders, options.orders_for_few);
+    NodesPlanner planner(model, cluster, group, only, options, {.recompute = options.recompute == Recompute::always},
+                         rows_of_job(step, static_cast<int32_t>(j)));
+    of_jobs[j] = plan_each(planner, systems, {{Sharing::separate}, options.orders, options.orders_for_few});
   });
-  return sums_in_turn(of_jobs, names, group.count * group.devices);
+  std::vector<std::string> names;
+  for (const JobShape& job : jobs) names.push_back(job.name);
+  AlternativesOf sums;
+  for (const System system : systems) {
+    std::vector<std::vector<Alternative>> of_system;
+    for (AlternativesOf& each : of_jobs) of_system.push_back(std::move(each.at(system)));
+    sums[system] = sums_in_turn(of_system, names, group.count * group.devices);
+  }
+  return sums;
 }
 
 /// All alternatives on one kind of nodes with one saving of memory.
@@ -43,12 +61,13 @@ PlanningResult plan_with_saving(const ModelConfig& model, const ClusterSpec& clu
                                 const PlanOptions& options, const MemorySaving& saving, bool is_plain) {
   PlanningResult result;
   NodesPlanner planner(model, cluster, group, jobs, options, saving);
-  const TriedPolicies tried = tried_policies(options, !is_plain);
+  std::vector<System> in_turn, together;
+  for (const System system : options.deployments) (is_sequential(system) ? in_turn : together).push_back(system);
+  AlternativesOf found = plan_each(planner, together, tried_policies(options, !is_plain));
+  if (is_plain && !in_turn.empty()) found.merge(plan_in_turn(model, cluster, group, jobs, options, in_turn));
   for (const System system : options.deployments) {
-    if (is_sequential(system) && !is_plain) continue;
-    std::vector<Alternative> found = is_sequential(system) ? plan_in_turn(model, cluster, group, jobs, options, system)
-                                                           : planner.plan(system, tried.sharing, tried.orders, tried.orders_for_few);
-    std::move(found.begin(), found.end(), std::back_inserter(result.alternatives));
+    std::vector<Alternative>& of_system = found[system];
+    std::move(of_system.begin(), of_system.end(), std::back_inserter(result.alternatives));
   }
   const std::vector<ConsideredConfiguration>& configurations = planner.considered();
   std::copy_if(configurations.begin(), configurations.end(), std::back_inserter(result.configurations),

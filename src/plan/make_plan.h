@@ -39,7 +39,7 @@ struct PlanningResult {
 ///    one with the least memory.
 /// All replicas stand on one kind of nodes: the kind with the shortest step. Where nothing fits, all of this again with every size of replicas
 /// (ReplicaLimits::has_all_sizes).
-/// The sequential systems run the same for one job after the other, sharing `separate`; their seconds add up.
+/// The sequential systems run the same for one job after the other, with its rows of that step, sharing `separate`; their seconds add up.
 /// Throws UserError for a dtype that a device has no rate for, PlanningStopped where the options say so. `jobs` must not be empty.
 PlanningResult make_plan(const ModelConfig& model, const ClusterSpec& cluster,
                          const std::vector<JobShape>& jobs, const PlanOptions& options = {});

@@ -15,16 +15,16 @@
 namespace cotune {
 
 NodeReplicas::NodeReplicas(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group, const std::vector<JobShape>& jobs,
-                           const PlanOptions& options, const MemorySaving& saving)
+                           const PlanOptions& options, const MemorySaving& saving, std::vector<StepRow> rows)
     : model_(model),
       cluster_(cluster),
       group_(group),
       jobs_(jobs),
       options_(options),
       saving_(saving),
-      rows_(typical_step(jobs)),
+      rows_(std::move(rows)),
       planner_(model, cluster, group, jobs, options, saving.recompute) {
-  for (const StepRow& row : rows_) longest_ = std::max(longest_, row.tokens);
+  for (const JobShape& job : jobs) longest_ = std::max(longest_, job.lengths.longest());
   find_configurations();
 }
 

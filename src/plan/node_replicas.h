@@ -1,4 +1,4 @@
-/// The replicas that there can be on one kind of nodes, and what a typical step of all jobs takes on each of them.
+/// The replicas that there can be on one kind of nodes, and what a step takes on each of them.
 #pragma once
 
 #include <cstdint>
@@ -29,9 +29,10 @@ struct EstimatedDeployment {
 class NodeReplicas {
  public:
   /// What is given must outlive it. `group`: of the cluster. `saving`: where most_shards is above 1, configurations have copies that share
-  /// their weights, too.
+  /// their weights, too. `rows`: of the step, typical_step(jobs) or a job's share of a step of several; deployments hold the jobs' longest row,
+  /// whether it is there or not.
   NodeReplicas(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group, const std::vector<JobShape>& jobs,
-               const PlanOptions& options, const MemorySaving& saving);
+               const PlanOptions& options, const MemorySaving& saving, std::vector<StepRow> rows);
 
   const NodeGroup& group() const { return group_; }
   const MemorySaving& saving() const { return saving_; }

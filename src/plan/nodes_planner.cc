@@ -58,6 +58,12 @@ std::string reason_not_to_simulate(const EstimatedDeployment& deployed, const st
                      100 * (deployed.estimated_s / least_s - 1), simulated);
 }
 
+Alternative of_system(System system, Alternative alternative) {
+  alternative.deployment = system;
+  for (Plan& plan : alternative.plans) plan.deployment = system;
+  return alternative;
+}
+
 /// Whichever fits and is shorter, the first where neither does.
 void keep_shorter(Alternative& kept, Alternative&& other) {
   if (other.fits() && (!kept.fits() || other.predicted.seconds < kept.predicted.seconds)) kept = std::move(other);
@@ -109,8 +115,8 @@ class BestAlternatives {
 
 NodesPlanner::NodesPlanner(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
                            const std::vector<JobShape>& jobs, const PlanOptions& options,
-                           const MemorySaving& saving)
-    : model_(model), cluster_(cluster), jobs_(jobs), options_(options), nodes_(model, cluster, group, jobs, options, saving) {}
+                           const MemorySaving& saving, std::vector<StepRow> rows)
+    : model_(model), cluster_(cluster), jobs_(jobs), options_(options), nodes_(model, cluster, group, jobs, options, saving, std::move(rows)) {}
 
 std::vector<Alternative> NodesPlanner::plan(System system, const std::vector<Sharing>& sharing,
                                             const std::vector<PipelineOrder>& orders,
@@ -219,11 +225,8 @@ std::vector<Alternative> NodesPlanner::simulated(System system, const EstimatedD
   if (orders.empty()) return {};
   const auto [found, is_new] = simulated_.try_emplace({deployed.replicas, sharing, orders});
   if (is_new) found->second = simulate_deployment(system, deployed, sharing, orders);
-  std::vector<Alternative> alternatives = found->second;
-  for (Alternative& each : alternatives) {
-    each.deployment = system;
-    for (Plan& plan : each.plans) plan.deployment = system;
-  }
+  std::vector<Alternative> alternatives;
+  for (const Alternative& each : found->second) alternatives.push_back(of_system(system, each));
   return alternatives;
 }
 

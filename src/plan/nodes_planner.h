@@ -17,13 +17,16 @@ class NodesPlanner {
   /// What is given must outlive it. `group`: of the cluster. `saving`: of every plan; where most_shards is above 1, each
   /// deployment has replicas that share their weights.
   NodesPlanner(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
-               const std::vector<JobShape>& jobs, const PlanOptions& options, const MemorySaving& saving);
+               const std::vector<JobShape>& jobs, const PlanOptions& options, const MemorySaving& saving)
+      : NodesPlanner(model, cluster, group, jobs, options, saving, typical_step(jobs)) {}
+  /// The same for other rows of a step than those of typical_step (NodeReplicas).
+  NodesPlanner(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
+               const std::vector<JobShape>& jobs, const PlanOptions& options, const MemorySaving& saving, std::vector<StepRow> rows);
 
   /// The best alternative for each sharing policy and order, in that order, then, under the last policy, for each of the orders
   /// for few microbatches that suits a replica of some deployment.
   std::vector<Alternative> plan(System system, const std::vector<Sharing>& sharing, const std::vector<PipelineOrder>& orders,
                                 const std::vector<PipelineOrder>& orders_for_few = {});
-
   /// Those that fit, in the order of replica counts.
   const std::vector<Configuration>& configurations() const { return nodes_.configurations(); }
   /// Whether replicas of these counts hold the longest row.

@@ -183,7 +183,8 @@ TEST(MakePlan, OfThePublishedTasksHasTheFourSystemsInTheirOrder) {
   ASSERT_EQ(seconds.size(), 4u);
   EXPECT_LE(seconds[System::lobra], seconds[System::task_fused] * (1 + 1e-9));
   EXPECT_LT(seconds[System::lobra], seconds[System::lobra_sequential]);
-  EXPECT_LT(seconds[System::lobra_sequential], seconds[System::task_sequential]);
+  // A task's share of the typical step has few long rows, or none: like replicas suit it as well.
+  EXPECT_LE(seconds[System::lobra_sequential], seconds[System::task_sequential] * (1 + 1e-9));
   // Of each job by itself, too.
   const auto of = [&](System system) -> const Alternative& {
     return *std::ranges::find_if(result.alternatives, [&](const Alternative& each) { return each.deployment == system; });

@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <set>
+#include <string>
+#include <tuple>
 #include <utility>
 
 #include "base/random.h"
@@ -69,6 +72,12 @@ TEST(TypicalStep, HasEveryBatchAtItsQuantilesAndTheLongestRowOfAll) {
                                       job_of(model, 1, 2, {5, 5, 5, 5, 5, 5, 5, 90}, 4)};
   const std::vector<StepRow> expected = {{0, 10}, {0, 10}, {0, 20}, {0, 40}, {1, 5}, {1, 90}};
   EXPECT_EQ(typical_step(jobs), expected);
+}
+
+TEST(TypicalStep, OfOneJobOfSeveralHasItsShare) {
+  const std::vector<StepRow> step = {{0, 10}, {0, 40}, {1, 5}, {1, 90}, {2, 7}};
+  EXPECT_EQ(rows_of_job(step, 1), (std::vector<StepRow>{{0, 5}, {0, 90}}));
+  EXPECT_EQ(rows_of_job(step, 2), (std::vector<StepRow>{{0, 7}}));
 }
 
 TEST(DealRows, GivesEveryRowOnceAsManyAsTheDispatchSays) {
@@ -464,6 +473,53 @@ TEST(MakePlan, UnlikeReplicasAreNeverPredictedSlowerThanLikeOnes) {
     if (!result.alternatives[0].fits()) continue;
     EXPECT_LE(result.alternatives[1].predicted.seconds, result.alternatives[0].predicted.seconds * (1 + 1e-9))
         << seed;
+  }
+}
+
+/// Seconds of unequal work say nothing of each other: the longest row of all is there once, jobs in turn or not.
+TEST(MakePlan, HasEqualTokensInEveryAlternative) {
+  int64_t in_turn = 0, with_shorter_rows = 0;
+  for (uint64_t seed = 100; seed < 125; ++seed) {
+    SCOPED_TRACE(seed);
+    Case problem(seed);
+    problem.options.savings.clear();
+    const std::vector<StepRow> step = typical_step(problem.jobs);
+    int64_t tokens = 0;
+    for (const StepRow& row : step) tokens += row.tokens;
+    const PlanningResult result = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
+    for (const Alternative& each : result.alternatives) {
+      if (!each.fits()) continue;
+      EXPECT_EQ(each.predicted.tokens, tokens) << name_of(each.deployment);
+      if (!is_sequential(each.deployment)) continue;
+      ASSERT_EQ(each.plans.size(), problem.jobs.size());
+      in_turn += problem.jobs.size() > 1 ? 1 : 0;
+      for (size_t j = 0; j < problem.jobs.size(); ++j) {
+        std::vector<StepRow> rows;
+        for (const PlannedReplica& replica : each.plans[j].replicas) rows.insert(rows.end(), replica.rows.begin(), replica.rows.end());
+        std::ranges::sort(rows, {}, &StepRow::tokens);
+        EXPECT_EQ(rows, rows_of_job(step, static_cast<int32_t>(j)));
+        // Where that step has it not, the job's longest row is held all the same.
+        const auto longest = std::ranges::max(each.plans[j].replicas, {}, &PlannedReplica::longest_row).longest_row;
+        EXPECT_GE(longest, problem.jobs[j].lengths.longest());
+        with_shorter_rows += rows.back().tokens < problem.jobs[j].lengths.longest() ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(in_turn, 50);
+  EXPECT_GT(with_shorter_rows, 15);
+}
+
+/// Batches of one row, as the median and the longest row differ most there: with the longest row of every job it would be three times the work.
+TEST(MakePlan, OfJobsInTurnOnOneDeviceIsNotCalledSlowerForLongRowsThatTheStepHasNot) {
+  const ModelConfig model = model_preset("llama-2-7b");
+  std::vector<JobShape> jobs;
+  for (int32_t j = 0; j < 4; ++j) jobs.push_back(job_of(model, j, 1, {400, 450, 500, 4096}, 16));
+  PlanOptions options;
+  options.deployments = {System::task_sequential, System::task_fused};
+  const PlanningResult result = make_plan(model, cluster_of(1, 1, "A40"), jobs, options);
+  ASSERT_NE(result.plan(), nullptr);
+  for (const Alternative& each : result.alternatives) {
+    if (each.fits() && is_sequential(each.deployment)) EXPECT_LT(each.predicted.seconds, 1.1 * result.plan()->predicted.seconds);
   }
 }
 

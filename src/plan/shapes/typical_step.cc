@@ -35,4 +35,12 @@ std::vector<StepRow> typical_step(const std::vector<JobShape>& jobs) {
   return rows;
 }
 
+std::vector<StepRow> rows_of_job(const std::vector<StepRow>& step, int32_t job) {
+  std::vector<StepRow> rows;
+  for (const StepRow& row : step) {
+    if (row.job == job) rows.push_back({0, row.tokens});
+  }
+  return rows;
+}
+
 }  // namespace cotune

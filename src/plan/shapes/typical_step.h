@@ -23,4 +23,7 @@ std::vector<int64_t> quantile_lengths(const LengthHistogram& lengths, int64_t co
 /// must be able to hold it (LB-13). Rows by job, then ascending. Pure.
 std::vector<StepRow> typical_step(const std::vector<JobShape>& jobs);
 
+/// One job's share of a step, as rows of the only job. Pure.
+std::vector<StepRow> rows_of_job(const std::vector<StepRow>& step, int32_t job);
+
 }  // namespace cotune
