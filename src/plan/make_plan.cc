@@ -30,6 +30,9 @@ using AlternativesOf = std::map<System, std::vector<Alternative>>;
 AlternativesOf plan_each(NodesPlanner& planner, const std::vector<System>& systems, const TriedPolicies& tried) {
   AlternativesOf found;
   for (const System system : systems) found[system] = planner.plan(system, tried.sharing, tried.orders, tried.orders_for_few);
+  for (const auto& [unlike, alike] : {std::pair(System::lobra, System::task_fused), std::pair(System::lobra_sequential, System::task_sequential)}) {
+    if (found.contains(unlike) && found.contains(alike)) planner.take_like(unlike, found[unlike], found[alike]);
+  }
   return found;
 }
 

@@ -170,6 +170,25 @@ std::vector<Alternative> NodesPlanner::plan(System system, const std::vector<Sha
   return std::move(best).all();
 }
 
+void NodesPlanner::take_like(System unlike, std::vector<Alternative>& found, const std::vector<Alternative>& alike) {
+  for (const Alternative& each : alike) {
+    if (!each.fits()) continue;
+    const auto is_alike = [&](const Alternative& other) { return other.sharing == each.sharing && other.order == each.order; };
+    const auto kept = std::ranges::find_if(found, is_alike);
+    if (kept != found.end() && kept->fits() && kept->predicted.seconds <= each.predicted.seconds) continue;
+    Alternative taken = of_system(unlike, each);
+    const std::string replicas = replicas_text(taken.plans.front());
+    for (ConsideredDeployment& shown : deployments_) {
+      if (shown.system == unlike && shown.replicas == replicas) show(taken, shown);
+    }
+    if (kept != found.end()) {
+      *kept = std::move(taken);
+    } else {
+      found.push_back(std::move(taken));
+    }
+  }
+}
+
 std::vector<EstimatedDeployment> NodesPlanner::candidates(System system) {
   if (system == System::task_fused || system == System::task_sequential) return like_deployments(nodes_, options_);
   UnlikeDeployments unlike = unlike_deployments(nodes_, options_);

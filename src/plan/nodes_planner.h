@@ -27,6 +27,10 @@ class NodesPlanner {
   /// for few microbatches that suits a replica of some deployment.
   std::vector<Alternative> plan(System system, const std::vector<Sharing>& sharing, const std::vector<PipelineOrder>& orders,
                                 const std::vector<PipelineOrder>& orders_for_few = {});
+  /// Like replicas are unlike ones, too: where they are shorter under a policy and order, they take the place of what plan(unlike) found, as its.
+  /// `alike`: what plan() found of like ones under the same policies and orders (LB-33).
+  void take_like(System unlike, std::vector<Alternative>& found, const std::vector<Alternative>& alike);
+
   /// Those that fit, in the order of replica counts.
   const std::vector<Configuration>& configurations() const { return nodes_.configurations(); }
   /// Whether replicas of these counts hold the longest row.
