@@ -32,7 +32,7 @@ constexpr int64_t largest_batch = 65536;
 class JobsFileBuilder {
  public:
   JobsFileBuilder(std::string file_name, const fs::path& folder, fs::path working_directory, Purpose purpose, bool look_for_inputs,
-                  bool is_record, HasCheckpoint has_checkpoint, MistakeList& mistakes)
+                  bool is_record, HasCheckpoint has_checkpoint, std::string joined_device, MistakeList& mistakes)
       : file_(std::move(file_name)),
         folder_(folder.empty() ? fs::current_path() : fs::absolute(folder)),
         working_directory_(std::move(working_directory)),
@@ -40,6 +40,7 @@ class JobsFileBuilder {
         look_for_inputs_(look_for_inputs),
         is_record_(is_record),
         has_checkpoint_(std::move(has_checkpoint)),
+        joined_device_(std::move(joined_device)),
         mistakes_(mistakes) {}
 
   JobsFileReading build(const JobsFileLayers& layers) {
@@ -119,7 +120,8 @@ class JobsFileBuilder {
     result.run.data_cache = with_home_folder(result.run.data_cache);
     check_chunks(merged, result.run);
     set_ranks(merged, result.run);
-    computes_nothing_ = purpose_ == Purpose::plan || !emulated_file(result.run.device).empty();
+    const std::string& device = joined_device_.empty() ? result.run.device : joined_device_;
+    computes_nothing_ = purpose_ == Purpose::plan || !emulated_file(device).empty();
     const GivenOption* path = find_given(merged, "model.path");
     const GivenOption* config = find_given(merged, "model.config");
     const GivenOption* weights = find_given(merged, "model.weights");
@@ -367,6 +369,7 @@ class JobsFileBuilder {
   bool look_for_inputs_;
   bool is_record_;  ///< of a run, perhaps of an earlier version
   HasCheckpoint has_checkpoint_;
+  std::string joined_device_;
   MistakeList& mistakes_;
   std::map<std::string, std::string> names_;
   std::map<std::string, SweepSpec> sweeps_;  ///< the rules of each, by name
@@ -380,12 +383,13 @@ class JobsFileBuilder {
 JobsFileReading parse(std::string_view text, const std::string& file_name, const fs::path& folder,
                       const std::vector<std::string>& overrides, Purpose purpose, bool look_for_inputs, MistakeList& mistakes,
                       const fs::path& working_directory = fs::current_path(), bool is_record = false,
-                      const HasCheckpoint& has_checkpoint = {}) {
+                      const HasCheckpoint& has_checkpoint = {}, const std::string& joined_device = {}) {
   const YAML::Node document = load_yaml_document(text, file_name, is_record ? largest_configuration : largest_jobs_file);
   JobsFileLayers layers = read_layers(document, file_name, mistakes);
   add_overrides(overrides, layers, mistakes);
   expand_sweeps(layers, mistakes);
-  return JobsFileBuilder(file_name, folder, working_directory, purpose, look_for_inputs, is_record, has_checkpoint, mistakes).build(layers);
+  return JobsFileBuilder(file_name, folder, working_directory, purpose, look_for_inputs, is_record, has_checkpoint, joined_device, mistakes)
+      .build(layers);
 }
 
 }  // namespace
@@ -417,7 +421,8 @@ JobsFileReading read_jobs_text(const JobsText& text, const std::vector<std::stri
   MistakeList mistakes;
   JobsFileReading reading;
   try {
-    reading = parse(text.text, text.file_name, text.folder, overrides, purpose, true, mistakes, text.working_directory);
+    reading = parse(text.text, text.file_name, text.folder, overrides, purpose, true, mistakes, text.working_directory, false, {},
+                    text.joined_device);
     mistakes.throw_if_any();
   } catch (const UserError& error) {
     diagnostics.add(error);

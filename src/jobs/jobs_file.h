@@ -65,6 +65,7 @@ JobsFileReading read_jobs_file(const std::filesystem::path& path, const std::vec
 struct JobsText {
   std::string text, file_name;
   std::filesystem::path folder, working_directory;
+  std::string joined_device = {};  ///< run.device of the run that the jobs are to join; "": they join none, and the text has it
 };
 JobsFileReading read_jobs_text(const JobsText& text, const std::vector<std::string>& overrides, Purpose purpose,
                                Diagnostics& mistakes);

@@ -191,6 +191,19 @@ class Emulated(LiveViewTest):
             files = list((run / "tensorboard" / folder).glob("events.out.tfevents.*"))
             self.assertIn(b"emulated/text_summary", b"".join(file.read_bytes() for file in files), folder)
 
+    def test_jobs_join_it_by_their_file_alone(self):
+        run = self.path / "run"
+        process = self.start_quietly(*self.endless(run))
+        more = self.path / "more.yaml"
+        more.write_text("cotune: 1\njobs:\n  - {name: late, data: {lengths: [40, 50]}, train: {batch_size: 2, steps: 2}}\n")
+        self.run_program("job", "add", "--run", run, more)
+        while json.loads(self.asked(run, "job", "list", "--json"))["jobs"][-1]["status"] != "finished":
+            self.assertIsNone(process.poll())
+        more.write_text("cotune: 1\njobs:\n  - {name: later, data: {train: none.jsonl}}\n")
+        self.assertIn("more.yaml:3: jobs[0].data.train: ", self.run_program("job", "add", "--run", run, more, expect=2).stderr)
+        self.asked(run, "job", "drain")
+        self.assertEqual(process.wait(LIMIT_S), 130, (self.path / "log").read_text())
+
     def test_a_run_whose_jobs_are_paused_ends_without_them(self):
         run = self.path / "run"
         process = self.start_quietly(*self.endless(run))

@@ -328,6 +328,14 @@ TEST(JobsFile, ThatJoinsARunMayLeaveTheModelOutAndComesAsText) {
   read_jobs_text(text, {"jobs.a.data.eval=t.jsonl", "model.weights=none"}, Purpose::join, mistakes);
   ASSERT_EQ(mistakes.size(), 1u) << "what is said of a model is compared by the run";
   EXPECT_EQ(mistakes.items()[0].to_string(), "--set: jobs.a.data.eval: no such file or folder: " + (elsewhere / "t.jsonl").string());
+  JobsText shape{"cotune: 1\njobs:\n  - {name: a, data: {lengths: [20, 30]}}\n", "shape.yaml", folder, elsewhere};
+  Diagnostics of_shape;
+  read_jobs_text(shape, {}, Purpose::join, of_shape);
+  EXPECT_EQ(of_shape.size(), 1u) << "a run that computes needs data";
+  shape.joined_device = "emulated:" + (folder / "t.jsonl").string();
+  Diagnostics of_emulated;
+  EXPECT_FALSE(read_jobs_text(shape, {}, Purpose::join, of_emulated).jobs_file.jobs.at(0).data.lengths.empty());
+  EXPECT_TRUE(of_emulated.empty());
   Diagnostics of_start;
   read_jobs_text(text, {}, Purpose::train, of_start);
   ASSERT_EQ(of_start.size(), 1u);

@@ -179,7 +179,8 @@ void RunControl::read_joining_jobs_of_requests() {
 }
 
 std::optional<JoiningJobs> RunControl::read(const ControlRequest::JobsText& add, const ControlServer::Answer& answer) const {
-  const JobsText text{add.text, add.file, add.folder, add.working_directory.empty() ? add.folder : add.working_directory};
+  const JobsText text{add.text, add.file, add.folder, add.working_directory.empty() ? add.folder : add.working_directory,
+                      run_.run.jobs_file.run.device};
   try {
     Diagnostics mistakes;
     JoiningJobs joining = read_joining_jobs(text, add.overrides, run_.run, board_.names(), mistakes);
