@@ -16,6 +16,7 @@
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_mistake.h"
 #include "base/json_text.h"
 #include "formats/safetensors.h"
 #include "formats/safetensors_writer.h"
@@ -323,12 +324,7 @@ void load_optimizer_state(Adapter& adapter, const std::filesystem::path& path) {
 
 AdapterSetup read_adapter_setup(const std::filesystem::path& folder, const ModelConfig& model) {
   const std::string file = (folder / adapter_config_file).string();
-  Json document;
-  try {
-    document = Json::parse(read_file(file));
-  } catch (const Json::exception& error) {
-    throw_user_error("{}: is not an adapter configuration: {}", file, error.what());
-  }
+  const Json document = json_of_file(read_file(file), file);
   if (!document.is_object()) throw_user_error("{}: is not an adapter configuration: must be a JSON object", file);
   Diagnostics mistakes;
   AdapterConfigFields config(document, file, mistakes);

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_mistake.h"
 #include "base/random.h"
 
 namespace cotune {
@@ -282,12 +283,7 @@ RateTable RateTable::from_json(const nlohmann::json& json, const std::string& fi
 }
 
 RateTable RateTable::read(const std::filesystem::path& path, const std::string& instance, const std::vector<JobKind>& kinds, int64_t most_jobs) {
-  nlohmann::json json;
-  try {
-    json = nlohmann::json::parse(read_file(path));
-  } catch (const nlohmann::json::exception& error) {
-    throw_user_error("{}: is no JSON: {}", path.string(), error.what());
-  }
+  const nlohmann::json json = json_of_file(read_file(path), path.string());
   return from_json(json, path.string(), instance, kinds, most_jobs);
 }
 

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/json_mistake.h"
 #include "base/json_text.h"
 
 namespace cotune {
@@ -417,7 +418,7 @@ ControlRequest parse_request(std::string_view line) {
     fields.refuse_others();
     return request;
   } catch (const Json::exception& error) {
-    throw BadRequest(fmt::format("request: is not JSON: {}", error.what()), request.id);
+    throw BadRequest(fmt::format("request: is not JSON: {}", json_reason(error)), request.id);
   }
 }
 
@@ -440,7 +441,7 @@ ControlReply parse_reply(std::string_view line) {
     if (fields.present("view")) reply.view = view_from(fields.at("view"), fail);
     return reply;
   } catch (const Json::exception& error) {
-    throw UserError(fmt::format("reply: is not JSON: {}", error.what()));
+    throw UserError(fmt::format("reply: is not JSON: {}", json_reason(error)));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/json_mistake.h"
 #include "base/lfs_pointer.h"
 
 namespace cotune {
@@ -32,7 +33,7 @@ Json parse_header_json(std::string_view text, const std::string& file_name) {
   try {
     return Json::parse(text, check);
   } catch (const Json::exception& error) {
-    throw_user_error("{}: the safetensors header is not JSON: {}", file_name, error.what());
+    throw_user_error("{}: the safetensors header is not JSON: {}", file_name, json_reason(error));
   }
 }
 

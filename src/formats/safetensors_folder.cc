@@ -3,6 +3,7 @@
 
 #include "base/diagnostics.h"
 #include "base/error.h"
+#include "base/json_mistake.h"
 #include "formats/safetensors.h"
 
 namespace cotune {
@@ -12,12 +13,7 @@ using Json = nlohmann::json;
 
 /// tensor → file name, from model.safetensors.index.json.
 std::map<std::string, std::string> read_index(const std::filesystem::path& path) {
-  Json index;
-  try {
-    index = Json::parse(read_file(path));
-  } catch (const Json::exception& error) {
-    throw_user_error("{}: not JSON: {}", path.string(), error.what());
-  }
+  const Json index = json_of_file(read_file(path), path.string());
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     throw_user_error("{}: weight_map: must be an object that gives each tensor's file", path.string());
   }

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_mistake.h"
 
 namespace cotune {
 namespace {
@@ -371,12 +372,7 @@ OrderedJson to_json(const Plan& plan) {
 }
 
 Plan plan_from_json(std::string_view text, const std::string& file_name) {
-  Json document;
-  try {
-    document = Json::parse(text);
-  } catch (const Json::exception& error) {
-    throw_user_error("{}: is not JSON: {}", file_name, error.what());
-  }
+  const Json document = json_of_file(text, file_name);
   const Place place(document, file_name, "");
   if (document.is_object() && document.contains("cotune_plan")) place.at("cotune_plan").whole(1, 1);
   place.expect_keys({"cotune_plan", "planner", "model", "cluster", "profile", "dtype", "jobs", "deployment",

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_mistake.h"
 #include "jobs/enum_names.h"
 #include "schedule/profile.h"
 
@@ -168,12 +169,7 @@ std::string to_json(const Profile& profile) {
 }
 
 Profile parse_profile(const std::string& text, const std::string& file_name) {
-  nlohmann::json json;
-  try {
-    json = nlohmann::json::parse(text);
-  } catch (const nlohmann::json::exception& error) {
-    throw_user_error("{}: is not JSON: {}", file_name, error.what());
-  }
+  const nlohmann::json json = json_of_file(text, file_name);
   if (!json.is_object() || json.find(version_key) == json.end()) {
     throw_user_error("{}: is not a profile: must be an object with `{}`, which `cotune profile` writes, got {}", file_name, version_key,
                      json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).substr(0, 60));

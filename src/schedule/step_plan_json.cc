@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_mistake.h"
 #include "jobs/enum_names.h"
 
 namespace cotune {
@@ -93,7 +94,7 @@ StepPlan step_plan_from_json(const nlohmann::json& object) {
     for (const nlohmann::json& action : object.at("actions")) plan.actions.push_back(action_from_json(action));
     return plan;
   } catch (const nlohmann::json::exception& error) {
-    throw_user_error("step plan: {}", error.what());
+    throw_user_error("step plan: {}", json_reason(error));
   }
 }
 

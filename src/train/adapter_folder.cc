@@ -11,6 +11,7 @@
 #include "adapter/adapter_file.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_mistake.h"
 #include "formats/safetensors.h"
 #include "jobs/adapter_methods.h"
 #include "jobs/enum_names.h"
@@ -169,7 +170,7 @@ std::string recorded_base_model(const fs::path& adapter_folder) {
     const std::string model = text("base_model_name_or_path"), revision = text("revision");
     return revision.empty() || !parse_hub_name(model) || fs::exists(model) ? model : model + "@" + revision;
   } catch (const nlohmann::json::exception& error) {
-    throw_user_error("{}: is not an adapter configuration: {}", file.string(), error.what());
+    throw_user_error("{}: is not an adapter configuration: {}", file.string(), json_reason(error));
   }
 }
 

@@ -8,6 +8,7 @@
 #include "adapter/adapter_file.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_mistake.h"
 
 namespace cotune {
 namespace {
@@ -27,7 +28,7 @@ std::map<std::string, std::string> read_checksums(const fs::path& folder) {
   try {
     return nlohmann::json::parse(read_file(file)).get<std::map<std::string, std::string>>();
   } catch (const nlohmann::json::exception& error) {
-    throw_user_error("{}: is not a list of checksums: {}", file.string(), error.what());
+    throw_user_error("{}: is not a list of checksums: {}", file.string(), json_reason(error));
   }
 }
 

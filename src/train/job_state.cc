@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_mistake.h"
 #include "base/json_text.h"
 
 namespace cotune {
@@ -67,7 +68,7 @@ JobState JobState::from_json(const std::string& text, const std::string& file_na
     if (state.step < 0) throw_user_error("{}: step: must be at least 0, got {}", file_name, state.step);
     return state;
   } catch (const nlohmann::json::exception& error) {
-    throw_user_error("{}: is not a job state: {}", file_name, error.what());
+    throw_user_error("{}: is not a job state: {}", file_name, json_reason(error));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_mistake.h"
 #include "base/json_text.h"
 #include "jobs/enum_names.h"
 #include "jobs/jobs_file.h"
@@ -136,7 +137,7 @@ RunRecord RunRecord::from_json(const std::string& text, const std::string& file_
     }
     return record;
   } catch (const nlohmann::json::exception& error) {
-    throw_user_error("{}: is not the record of a run: {}", file_name, error.what());
+    throw_user_error("{}: is not the record of a run: {}", file_name, json_reason(error));
   }
 }
 

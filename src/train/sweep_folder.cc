@@ -8,6 +8,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_mistake.h"
 #include "base/json_text.h"
 #include "jobs/enum_names.h"
 #include "train/training_job.h"
@@ -157,7 +158,7 @@ RungRecords read_rung_records(const fs::path& run_folder) {
         for (const auto& rung : candidate.at("rungs")) rungs.push_back(rung_from(rung));
       }
     } catch (const nlohmann::json::exception& error) {
-      throw_user_error("{}: is not the record of a sweep: {}", file.string(), error.what());
+      throw_user_error("{}: is not the record of a sweep: {}", file.string(), json_reason(error));
     }
   }
   return records;

@@ -14,6 +14,7 @@
 #include "base/counted.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_mistake.h"
 #include "control/no_run.h"
 #include "control/socket.h"
 #include "jobs/jobs_file.h"
@@ -193,9 +194,7 @@ void read_summary(RunLog& log, const std::string& content) {
 }
 
 std::string complaint(const std::string& place, const Json::exception& error) {
-  const std::string_view what = error.what();  // "[json.exception.parse_error.101] parse error at …"
-  const size_t id = what.find("] ");
-  return fmt::format("{}: is not as `cotune train` writes it: {}", place, what.substr(id == std::string_view::npos ? 0 : id + 2));
+  return fmt::format("{}: is not as `cotune train` writes it: {}", place, json_reason(error));
 }
 
 /// Of a summary that cannot be read as much is known: the run has ended, by what the jobs' last events say.

@@ -181,13 +181,13 @@ class TrainPlan(Check):
                       refusal(lambda content: content.update(cotune_plan=2)))
         self.assertIn(f"{changed}: replicas[0].bubble: is missing", refusal(lambda content: content["replicas"][0].pop("bubble")))
         changed.write_text(plan.read_text()[:200])
-        self.assertIn(f"{changed}: is not JSON: ", self.refused(jobs, "--plan", changed))
+        self.assertRegex(self.refused(jobs, "--plan", changed), rf"{changed}:\d+: column \d+: not JSON: unexpected end of input")
         self.assertIn("nowhere.json", self.refused(jobs, "--plan", self.path / "nowhere.json"))
         check = self.run_program("train", jobs, "--check", "--json", "--plan", self.path / "nowhere.json", expect=2)
         self.assertFalse(json.loads(check.stdout)["ready"])
         # With mistakes elsewhere, all of them.
         errors = self.refused(jobs, "--plan", changed, "--set", "jobs.plain.adapter.r=0")
-        self.assertIn("is not JSON", errors)
+        self.assertIn("not JSON", errors)
         self.assertIn("got 0", errors)
 
 

@@ -155,7 +155,7 @@ TEST(ConfigJson, RefusesUnknownFamiliesAndListsTheKnown) {
 }
 
 TEST(ConfigJson, RefusesWhatIsNoJsonObject) {
-  EXPECT_THAT(user_error_of([] { parse_model_config("{", "c.json"); }), HasSubstr("c.json: not JSON"));
+  EXPECT_THAT(user_error_of([] { parse_model_config("{", "c.json"); }), HasSubstr("c.json:1: column 2: not JSON: unexpected end"));
   EXPECT_THAT(user_error_of([] { parse_model_config("[]", "c.json"); }),
               HasSubstr("c.json: must be a JSON object"));
   EXPECT_THAT(user_error_of([] {

@@ -99,7 +99,7 @@ TEST(TokenizerFilesOfAFolder, NamesFileAndFieldWhenMalformed) {
     std::filesystem::remove(path);
     return message;
   };
-  EXPECT_THAT(refusal("tokenizer_config.json", "{"), HasSubstr("tokenizer_config.json: not JSON"));
+  EXPECT_THAT(refusal("tokenizer_config.json", "{"), HasSubstr("tokenizer_config.json:1: column 2: not JSON: unexpected end"));
   EXPECT_THAT(refusal("tokenizer_config.json", "[]"), HasSubstr("must be a JSON object"));
   EXPECT_THAT(refusal("tokenizer_config.json", R"({"eos_token": 3})"),
               HasSubstr("tokenizer_config.json: eos_token"));

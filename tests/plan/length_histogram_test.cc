@@ -32,7 +32,7 @@ TEST(LengthHistogram, OfAFileIsSortedAndDescribesItself) {
 }
 
 TEST(LengthHistogram, RefusesWhatIsNoHistogram) {
-  EXPECT_THAT(refusal("{"), testing::HasSubstr("h.json: not JSON"));
+  EXPECT_THAT(refusal("{"), testing::HasSubstr("h.json:1: column 2: not JSON: unexpected end"));
   EXPECT_THAT(refusal("{}"), testing::HasSubstr("not empty"));
   EXPECT_EQ(refusal(R"({"0": 1, "x": 2, "7": 0, "8": "a"})"),
             "h.json: 0: a length must be a whole number from 1 to 1048576\n"

@@ -47,7 +47,7 @@ TEST(Profile, ComesBackFromJsonAsItWas) {
 
 TEST(Profile, IsRefusedWithPlaceFoundAndAccepted) {
   const std::string json = to_json(some_profile());
-  EXPECT_TRUE(failure("{").starts_with("profile.json: is not JSON: ")) << failure("{");
+  EXPECT_TRUE(failure("{").starts_with("profile.json:1: column 2: not JSON: ")) << failure("{");
   EXPECT_EQ(failure("{}"), "profile.json: is not a profile: must be an object with `cotune_profile`, which `cotune profile` writes, got {}");
   EXPECT_EQ(failure(replaced(json, "\"cotune_profile\": 1", "\"cotune_profile\": 2")),
             "profile.json: profile.cotune_profile: must be 1, got 2");

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/json_mistake.h"
 #include "base/utf8.h"
 
 namespace cotune {
@@ -124,15 +125,9 @@ nlohmann::ordered_json parse_json_line(std::string_view line, bool* is_repaired)
   try {
     return nlohmann::ordered_json::parse(repaired ? std::string_view(*repaired) : line);
   } catch (const nlohmann::json::parse_error& error) {
-    std::string_view reason = error.what();
-    if (const size_t dash = reason.find(" - "); dash != std::string_view::npos) {
-      reason = reason.substr(dash + 3);
-    } else if (const size_t colon = reason.rfind(": "); colon != std::string_view::npos) {
-      reason = reason.substr(colon + 2);
-    }
-    throw JsonError(error.byte, fmt::format("not JSON: {}", reason));
+    throw JsonError(error.byte, fmt::format("not JSON: {}", json_reason(error)));
   } catch (const nlohmann::json::out_of_range& error) {
-    throw JsonError(0, "not JSON: a number is out of range");
+    throw JsonError(0, fmt::format("not JSON: {}", json_reason(error)));
   }
 }
 

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_mistake.h"
 #include "base/lfs_pointer.h"
 #include "base/utf8.h"
 #include "data/tokenizer/tokenizer_json_place.h"
@@ -326,7 +327,7 @@ void read_model(const JsonPlace& place, const std::optional<JsonPlace>& added_pl
 
 std::shared_ptr<const TokenizerParts> tokenizer_parts_from_json(std::string_view json, std::string_view name) {
   refuse_lfs_pointer(json, name);
-  const nlohmann::json document = parse_json_or_fail(json, name);
+  const nlohmann::json document = json_of_file(json, name);
   const JsonPlace root(document, name);
   auto parts = std::make_shared<TokenizerParts>();
   if (const auto version = root.find("version"); version && version->string() != "1.0") {

@@ -1,22 +1,6 @@
 #include "data/tokenizer/tokenizer_json_place.h"
 
-#include <algorithm>
-
 namespace cotune {
-
-nlohmann::json parse_json_or_fail(std::string_view json, std::string_view name) {
-  try {
-    return nlohmann::json::parse(json.begin(), json.end());
-  } catch (const nlohmann::json::parse_error& error) {
-    const std::string_view before = json.substr(0, std::min(json.size(), error.byte));
-    const auto line = 1 + std::count(before.begin(), before.end(), '\n');
-    const size_t line_start = before.rfind('\n');
-    const size_t column = before.size() - (line_start == before.npos ? 0 : line_start + 1);
-    throw_user_error("{}:{}: column {}: not JSON: {}", name, line, column, error.what());
-  } catch (const nlohmann::json::exception& error) {  // a number out of range
-    throw_user_error("{}: not JSON: {}", name, error.what());
-  }
-}
 
 JsonPlace JsonPlace::at(std::string_view key) const {
   if (auto member = find(key)) return *member;

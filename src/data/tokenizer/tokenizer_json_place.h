@@ -14,9 +14,6 @@
 
 namespace cotune {
 
-/// Throws UserError with file, line and column when the text is not JSON.
-nlohmann::json parse_json_or_fail(std::string_view json, std::string_view name);
-
 /// Every accessor throws UserError, naming the place and what was found, when the value is not of the asked kind. The
 /// document and the name must outlive the place. Place objects are cheap; the path is spelled out only in errors.
 class JsonPlace {

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_mistake.h"
 #include "model/config/families.h"
 #include "model/config/model_config.h"
 #include "model/config/size_limits.h"
@@ -83,12 +84,7 @@ void refuse_unsupported(ConfigFields& fields) {
 }  // namespace
 
 ModelConfig parse_model_config(std::string_view json, const std::string& file_name) {
-  Json document;
-  try {
-    document = Json::parse(json);
-  } catch (const Json::exception& error) {
-    throw_user_error("{}: not JSON: {}", file_name, error.what());
-  }
+  const Json document = json_of_file(json, file_name);
   if (!document.is_object()) throw_user_error("{}: must be a JSON object", file_name);
 
   Diagnostics mistakes;

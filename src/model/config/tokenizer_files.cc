@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_mistake.h"
 #include "base/lfs_pointer.h"
 
 namespace cotune {
@@ -19,12 +20,7 @@ Json read_object(const fs::path& path) {
   if (!fs::exists(path)) return Json::object();
   const std::string text = read_file(path);
   refuse_lfs_pointer(text, path.string());
-  Json document;
-  try {
-    document = Json::parse(text);
-  } catch (const Json::exception& error) {
-    throw_user_error("{}: not JSON: {}", path.string(), error.what());
-  }
+  Json document = json_of_file(text, path.string());
   if (!document.is_object()) throw_user_error("{}: must be a JSON object", path.string());
   return document;
 }

@@ -11,6 +11,7 @@
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_mistake.h"
 #include "base/random.h"
 #include "plan/shapes/published_lengths.h"
 
@@ -93,7 +94,7 @@ LengthHistogram parse_histogram(std::string_view json, const std::string& file_n
   try {
     document = Json::parse(json, note);
   } catch (const Json::exception& error) {
-    throw_user_error("{}: not JSON: {}", file_name, error.what());
+    throw_not_json(file_name, json, error);
   }
   if (!document.is_object() || document.empty()) {
     throw_user_error("{}: must be a JSON object from lengths to counts that is not empty, got {}", file_name,
