@@ -65,9 +65,15 @@ int64_t NodeReplicas::reach_of(const std::vector<ReplicaCandidate>& candidates) 
 std::vector<ReplicaCandidate> NodeReplicas::candidates_for_rows() {
   const int64_t budget = options_.token_budget;
   std::vector<ReplicaCandidate> found = candidates(budget > 0 ? budget : ReplicaLimits().most_row_chunk_tokens);
-  if (budget > 0 || reach_of(found) >= longest_) return found;
-  cuts_rows_small_ = true;
-  return candidates(whole_chunk_steps(least_budget(options_)));
+  const auto is_short = [&](const ReplicaCandidate& each) { return rejection(each).empty() && each.configuration.reach() < longest_; };
+  if (budget > 0 || std::ranges::none_of(found, is_short)) return found;
+  const std::vector<ReplicaCandidate> small = candidates(whole_chunk_steps(least_budget(options_)));
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (!is_short(found[i]) || small[i].configuration.reach() <= found[i].configuration.reach()) continue;
+    reach_at_any_budget_[found[i].configuration.name()] = found[i].configuration.reach();
+    found[i] = small[i];
+  }
+  return found;
 }
 
 void NodeReplicas::find_configurations() {
@@ -213,9 +219,9 @@ PlannedReplica NodeReplicas::replica_with(const Configuration& shape, const std:
                          .longest_row = shape.reach(),
                          .shards = shape.shards,
                          .rows = std::move(rows)};
-  if (cuts_rows_small_) {
+  if (const auto at_any_budget = reach_at_any_budget_.find(shape.name()); at_any_budget != reach_at_any_budget_.end()) {
     // Longer rows than it was given need smaller microbatches than its plan may have.
-    replica.longest_row = shape.chunk_tokens;
+    replica.longest_row = at_any_budget->second;
     for (const StepRow& row : replica.rows) replica.longest_row = std::max(replica.longest_row, row.tokens);
   }
   auto next = devices.begin() + copy * shape.tensor_parallel * shape.pipeline_stages;

@@ -73,7 +73,7 @@ class NodeReplicas {
  private:
   /// Every configuration; one whose order or sharing makes no chains has no longest_row.
   std::vector<ReplicaCandidate> candidates(int64_t most_row_chunk_tokens) const;
-  /// candidates() with chunks as large as fit; where none of them holds the longest row, with the smallest that planning tries.
+  /// candidates() with chunks as large as fit; those that hold the longest row by none of these, with the smallest that planning tries.
   std::vector<ReplicaCandidate> candidates_for_rows();
   /// Why nothing is made of a candidate, in words; "": it fits.
   std::string rejection(const ReplicaCandidate& candidate) const;
@@ -92,7 +92,6 @@ class NodeReplicas {
   MemorySaving saving_;
   std::vector<StepRow> rows_;
   int64_t longest_ = 0;
-  bool cuts_rows_small_ = false;  ///< rows are held by the smallest chunks only
   std::string no_deployment_;
   std::vector<Configuration> configurations_;
   std::vector<ConsideredConfiguration> considered_;
@@ -100,6 +99,8 @@ class NodeReplicas {
   StepBuckets buckets_;
   std::vector<BucketCosts> costs_;
   std::map<std::string, std::vector<StageShape>> stages_;  ///< by configuration
+  /// By configuration, where its longest rows are held in the smallest chunks only: the longest that the largest hold.
+  std::map<std::string, int64_t> reach_at_any_budget_;
   std::map<size_t, int64_t> exchanged_;                    ///< exchanged_parameters by configuration
   std::map<std::vector<int64_t>, EstimatedDeployment> estimated_;
   ReplicaPlanner planner_;

@@ -7,6 +7,8 @@
 #include "plan/plan_report.h"
 #include "plan/random_pipeline.h"
 #include "plan/replica_planner.h"
+#include "plan/shapes/published_lengths.h"
+#include "plan/small_problems.h"
 
 namespace cotune {
 namespace {
@@ -66,6 +68,41 @@ TEST(ChainsInPlans, AreMadeWhereTheyFillAPipeline) {
   }
   EXPECT_GT(chained, 0);
   EXPECT_GT(gained, 1.3);
+}
+
+/// Two stages on RTX 4090 hold the longest row as chunks of 384 tokens, and not as the largest that fit.
+TEST(ChainsInPlans, HoldTheLongestRowInSmallMicrobatchesWhereLargeOnesDoNot) {
+  PlanningProblem problem;
+  problem.model = model_preset("llama-3-8b");
+  problem.cluster = cluster_of(2, 4, "RTX4090");
+  const auto add_job = [&](const std::string& lengths, int64_t batch_size) {
+    JobSpec spec;
+    spec.adapter.r = 16;
+    spec.adapter.target_modules = {"q_proj", "v_proj"};
+    const auto index = static_cast<int32_t>(problem.jobs.size());
+    problem.jobs.push_back({.name = lengths,
+                            .batch_size = batch_size,
+                            .lengths = truncated(published_lengths(lengths), 8192),
+                            .adapters = adapter_shapes(spec, index, problem.model)});
+  };
+  add_job("metamathqa-weibull", 64);
+  add_job("billsum-lognormal", 4);
+  add_job("cnn-dailymail-gamma", 16);
+  problem.options.sharing = {Sharing::hybrid};
+  problem.options.orders = {PipelineOrder::automatic};
+  problem.options.savings = {};
+  const PlanningResult free = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
+  ASSERT_NE(free.plan(), nullptr) << free.advice;
+  const auto is_of_two = [](const ConsideredConfiguration& each) { return each.tensor_parallel == 1 && each.pipeline_stages == 2; };
+  const auto of_two = std::ranges::find_if(free.configurations, is_of_two);
+  ASSERT_NE(of_two, free.configurations.end());
+  EXPECT_GE(of_two->longest_row, longest_of(problem.jobs));
+  for (const int64_t budget : {384, 512, 768}) {
+    problem.options.token_budget = budget;
+    const PlanningResult with_budget = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
+    ASSERT_NE(with_budget.plan(), nullptr) << with_budget.advice;
+    EXPECT_LE(free.plan()->predicted.seconds, 1.02 * with_budget.plan()->predicted.seconds) << budget;
+  }
 }
 
 /// What a run is told when another replica takes longer rows: the rows that fit, however small its microbatches are.
