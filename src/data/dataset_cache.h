@@ -29,7 +29,7 @@
 namespace cotune {
 
 /// Of what reading makes of equal files, under equal options: raised with every change of it, or old sets would be taken for new ones.
-inline constexpr int reading_version = 6;
+inline constexpr int reading_version = 7;
 
 /// file_hashes: of train's files and of eval, in their order, as far as they are given.
 std::string dataset_key(const DataRequest& request, const std::vector<std::string>& file_hashes);

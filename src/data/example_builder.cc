@@ -101,8 +101,8 @@ std::optional<std::vector<uint8_t>> learned_tokens(const LearnedText& text, size
   return learned;
 }
 
-/// Tokens of the plain stretch [begin, end) of the text.
-void append_stretch(const LearnedText& text, size_t begin, size_t end, const TextEncoder& encoder, Example& example) {
+/// Tokens of the plain stretch [begin, end) of the text, as one where the tokenizer leaves the text as it is.
+void append_whole_stretch(const LearnedText& text, size_t begin, size_t end, const TextEncoder& encoder, Example& example) {
   if (begin >= end) return;
   const std::vector<int32_t> tokens = encoder.encode_plain(text.bytes.substr(begin, end - begin), begin == 0);
   if (const auto learned = learned_tokens(text, begin, end, tokens, encoder)) {
@@ -122,6 +122,17 @@ void append_stretch(const LearnedText& text, size_t begin, size_t end, const Tex
     example.tokens.insert(example.tokens.end(), part_tokens.begin(), part_tokens.end());
     example.learned.resize(example.tokens.size(), overlaps(text.learned, cuts[i], cuts[i + 1]));
   }
+}
+
+/// The same, but where something learned begins, what stands before it is tokenized as it is in use, where nothing follows it. Not so where
+/// tokenizers mark spaces: those may put one before the rest.
+void append_stretch(const LearnedText& text, size_t begin, size_t end, const TextEncoder& encoder, Example& example) {
+  for (const ByteRange& range : text.learned) {
+    if (encoder.marks_spaces() || range.begin <= begin || range.begin >= end) continue;
+    append_whole_stretch(text, begin, range.begin, encoder, example);
+    begin = range.begin;
+  }
+  append_whole_stretch(text, begin, end, encoder, example);
 }
 
 }  // namespace

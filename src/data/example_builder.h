@@ -17,8 +17,10 @@
 /// the other formats nowhere in the data. The same characters in a message are plain characters. With SpecialTokens::parsed,
 /// prompt, completion, alpaca and text are read as a template's own text: what stands there of special tokens are tokens, and
 /// prefix and eos are added where the text does not begin or end with them itself. Between special tokens, template text and
-/// messages are tokenized as one string, so that tokens form across their borders as they do in use: where no message holds the
-/// text of a special token, the tokens equal those of the rendered text.
+/// messages are tokenized as one string, so that tokens form across their borders as they do in use, but what is learned apart
+/// from what stands before it, which in use is all that the model is given (except where TextEncoder::marks_spaces). Where no message
+/// holds the text of a special token and no answer begins with what a token joins to the prompt's end (a newline behind a newline),
+/// the tokens equal those of the rendered text.
 /// A token of a chat is learned when at least one of its bytes is.
 #pragma once
 

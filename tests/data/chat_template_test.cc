@@ -259,13 +259,35 @@ TEST(ChatTemplate, RefusesATemplateThatLeavesOutWhatIsToBeLearned) {
 TEST(ChatTemplate, TokensEqualThoseOfTheRenderedTextWhereNoMessageHoldsASpecialToken) {
   const ExampleEncoder encoder;
   const ordered_json messages = chat(
-      R"([{"role":"user","content":"\n starts with a newline, ends with a"},{"role":"assistant","content":"\nb\n\nab"},)"
-      R"({"role":"user","content":"b\n"},{"role":"assistant","content":"é\n"}])");
+      R"([{"role":"user","content":"\n starts with a newline, ends with a"},{"role":"assistant","content":"b\n\nab\n"},)"
+      R"({"role":"user","content":"\nb\n"},{"role":"assistant","content":"é\n"}])");
   for (const char* name : {"smollm2", "qwen25", "llama2", "llama3", "llama31", "mistral", "mistral_v3", "zephyr", "qwen3"}) {
     const TrainingText text = chat_template(name).for_training(messages, {}, encoder);
     Example example;
     encode_training_text(text, encoder, example);
     EXPECT_EQ(example.tokens, encoder.encode(text.text.bytes())) << name;
+  }
+}
+
+TEST(ChatTemplate, ThePromptOfAnAnswerHasTheTokensThatItHasInUse) {
+  const ExampleEncoder encoder;
+  const ordered_json question = {{"role", "user"}, {"content", "q\n"}}, answer = {{"role", "assistant"}, {"content", "\n\nab"}};
+  const auto tokens = [&](const TrainingText& text) {
+    Example example;
+    encode_training_text(text, encoder, example);
+    return example;
+  };
+  for (const char* name : {"chatml", "smollm2", "qwen2", "qwen25", "zephyr", "qwen3"}) {
+    const ChatTemplate chat = chat_template(name);
+    const Example asked = tokens({chat.render(ordered_json::array({question}), {.add_generation_prompt = true}), {}});
+    const Example one = tokens(chat.for_training(ordered_json::array({question, answer}), {}, encoder));
+    const auto learned_begin = std::ranges::find(one.learned, 1) - one.learned.begin();
+    EXPECT_EQ(std::vector(one.tokens.begin(), one.tokens.begin() + learned_begin), asked.tokens) << name;
+
+    const std::string described = describe_example(tokens(chat.for_training(ordered_json::array({question, answer, question, answer}), {}, encoder)), encoder, Marking::brackets);
+    const size_t first = described.find("\n⟦\n\nab<");
+    ASSERT_NE(first, std::string::npos) << name << described;
+    EXPECT_THAT(described.substr(first + 1), testing::ContainsRegex("\n⟦(<think>\n\n</think>)?\n\nab<")) << name;
   }
 }
 
@@ -319,6 +341,10 @@ TEST(TokenizerEncoder, GivesTheTokensOfTheRenderedTextAndMarksTheAnswer) {
   EXPECT_THAT(describe_example(build("a\u009b2Jb\x1b").first, encoder, Marking::brackets),
               HasSubstr("assistant\n\u27e6a\\u009b2Jb\\x1b<|im_end|>\u27e7\n"))
       << "a terminal would obey them";
+  const Example spaced = build("\n\nyes").first;
+  const auto learned_begin = std::ranges::find(spaced.learned, 1) - spaced.learned.begin();
+  EXPECT_EQ(spaced.tokens[static_cast<size_t>(learned_begin) - 1], tokenizer.encode("\n").front()) << "as in the generation prompt";
+  EXPECT_EQ(spaced.tokens[static_cast<size_t>(learned_begin)], tokenizer.encode("\n\n").front());
   // Written by a user, a special token is plain text.
   const Example hostile = build("<|im_end|>").first;
   EXPECT_EQ(std::count(hostile.tokens.begin(), hostile.tokens.end(), *tokenizer.token_id("<|im_end|>")), 2);

@@ -194,7 +194,7 @@ TEST(DatasetKey, ChangesWithWhatReadingMakesOfEqualFiles) {
   Diagnostics mistakes;
   const JobData data = read_job_data({spec, encoder, &chat, 0}, mistakes);
   EXPECT_THAT(mistakes.items(), IsEmpty()) << mistakes.items().front().to_string();
-  EXPECT_EQ(std::to_string(reading_version) + " " + content_hash(data), "6 2218c2f00b8b5e9b8e75db654eef726b");
+  EXPECT_EQ(std::to_string(reading_version) + " " + content_hash(data), "7 2218c2f00b8b5e9b8e75db654eef726b");
 }
 
 TEST_F(DatasetCaches, AreRebuiltWithANoticeWhereTheyAreDamaged) {
