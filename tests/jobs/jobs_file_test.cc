@@ -271,6 +271,7 @@ TEST(JobsFile, OnDiskIsReadWithItsInputsLookedFor) {
 
 TEST(JobsFile, NamesDataThatAreNoFileAtTheirPlace) {
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "jobs_file_folder_test";
+  std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder / "parts");
   std::ofstream(folder / "t.jsonl") << "{}";
   std::ofstream(folder / "jobs.yaml") << "cotune: 1\nmodel: {path: t.jsonl}\njobs:\n  - name: a\n    data:\n"

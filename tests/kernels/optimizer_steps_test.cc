@@ -113,7 +113,7 @@ TEST(GradientNorm, SumsSquaresAndSeesWhatIsNotFinite) {
 TEST(OptimizerBlocks, AgreeOnVectorsAndOneByOne) {
   COTUNE_NEEDS_VECTORS;
   const AdamwScalars adamw{0.5F, 0.999F, 0.1F, 0.99F, 0.01F, 0.1F, 1e-8F, -3e-3F};
-  const SgdScalars sgd{0.5F, 0.1F, 0.9F, 0.8F, 0.01F, false, true};
+  const SgdScalars sgd{0.5F, 0.1F, 0.9F, 0.01F, false};
   for (const int64_t count : {1, 15, 16, 17, 1000}) {
     const std::vector<float> g = normals(count, 1);
     std::vector<std::vector<float>> stepped;
