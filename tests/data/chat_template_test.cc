@@ -141,6 +141,23 @@ TEST(ChatTemplate, SeesNoKeyOfAMessageWhoseValueIsNull) {
   EXPECT_EQ(learned("llama3", answer + "null}]"), learned("llama3", answer + R"(""}])"));
 }
 
+TEST(ChatTemplate, SaysWhatAMessageWithoutContentLacks) {
+  const auto error_of = [](const std::string& name, const std::string& messages) -> std::string {
+    try {
+      chat_template(name).for_training(chat(messages), {}, ExampleEncoder());
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string call = R"("tool_calls":[{"type":"function","function":{"name":"f","arguments":{}}}]}])", asked = R"([{"role":"user","content":"q"},)";
+  EXPECT_THAT(error_of("smollm2", asked + R"({"role":"assistant",)" + call),
+              HasSubstr("has no attribute content' is undefined; this template takes no message without: add \"content\": \"\" to it"));
+  EXPECT_THAT(error_of("smollm2", asked + R"({"role":"assistant","content":null,)" + call), HasSubstr("add \"content\": \"\""));
+  EXPECT_EQ(error_of("smollm2", asked + R"({"role":"assistant","content":"",)" + call), "");
+  EXPECT_EQ(error_of("qwen25", asked + R"({"role":"assistant",)" + call), "");
+}
+
 TEST(ChatTemplate, RefusesIntegersThatItCouldNotWriteAsTheyAre) {
   const auto with_argument = [](const std::string& number) {
     return chat(R"([{"role":"user","content":"q"},{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{"x":)" + number + "}}}]}]");

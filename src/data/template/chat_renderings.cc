@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string_view>
 #include <utility>
+
+#include "base/error.h"
 
 namespace cotune {
 namespace {
@@ -55,7 +58,10 @@ ChatRenderings::ChatRenderings(const jinja::Template& chosen, const std::map<std
       steps_left_(limits.steps),
       tools_(jinja::from_json(tools, tools_origin)),
       now_(now) {
-  for (const ordered_json& message : messages) messages_.push_back(message_value(message, messages_.size()));
+  for (const ordered_json& message : messages) {
+    messages_.push_back(message_value(message, messages_.size()));
+    lacks_content_ = lacks_content_ || find_value(message, "content") == nullptr;
+  }
 }
 
 void ChatRenderings::fail_spent() {
@@ -81,6 +87,10 @@ jinja::Text ChatRenderings::render(std::vector<jinja::Value> messages, jinja::Va
     return template_.render(variables, now_, limits_.rendering, &steps_left_);
   } catch (const jinja::StepsSpent&) {
     fail_spent();
+  } catch (const UserError& error) {
+    const std::string_view reason = error.what();
+    if (!lacks_content_ || reason.find("has no attribute content") == std::string_view::npos) throw;
+    throw_user_error("{}; this template takes no message without: add \"content\": \"\" to it", reason);
   }
 }
 

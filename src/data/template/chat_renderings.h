@@ -48,6 +48,7 @@ class ChatRenderings {
   const ChatLimits limits_;
   uint64_t steps_left_;
   std::vector<jinja::Value> messages_;
+  bool lacks_content_ = false;  ///< one of them
   jinja::Value tools_;
   const std::optional<std::tm> now_;  ///< what strftime_now sees
 };
