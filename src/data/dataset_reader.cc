@@ -130,7 +130,7 @@ class RecordWalk {
 
   static Outcome<Made> list_of_records(const RawRecord& raw) {
     return {.line = raw.line, .repaired = raw.repaired, .made = {}, .field = {},
-            .mistake = "expected an object on each line (JSONL), found a list; `jq -c '.[]'` makes lines of one"};
+            .mistake = std::string(list_complaint)};
   }
 
   void go_on_in_parallel(int threads, const std::function<void(const FileReport&)>& step) {

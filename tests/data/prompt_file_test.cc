@@ -93,6 +93,21 @@ TEST_F(PromptFiles, OfPlainTextHaveAPromptALine) {
   EXPECT_TRUE(read("").empty());
 }
 
+TEST_F(PromptFiles, AListOfRecordsIsOneMistake) {
+  for (const char* text : {"[\n {\"prompt\": \"x\"\n }\n]\n", "[{\"prompt\": \"x\"}]"}) {
+    write_file_atomically(folder_ / "list.json", text);
+    PromptFile file(folder_ / "list.json");
+    try {
+      file.next();
+      FAIL() << text;
+    } catch (const UserError& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("list.json:1: expected an object on each line (JSONL), found a list; `jq -c '.[]'` makes lines of one"));
+    }
+    EXPECT_FALSE(file.next()) << "every other line would be a mistake too";
+  }
+  EXPECT_EQ(read("[1, 2] is what?", "prompts")[0].text, "[1, 2] is what?");
+}
+
 TEST_F(PromptFiles, MistakesNameTheirPlace) {
   EXPECT_THAT(mistake("{\"prompt\": 3}"), ::testing::HasSubstr("prompts.jsonl:1: prompt: expected a string, found the number 3"));
   EXPECT_THAT(mistake("{\"prompt\": \"x\"}\nnext\n"), ::testing::HasSubstr("prompts.jsonl:2: "));
@@ -100,7 +115,7 @@ TEST_F(PromptFiles, MistakesNameTheirPlace) {
               ::testing::HasSubstr("expected the field messages, conversations, prompt, instruction, question, query, problem or text; found answer"));
   EXPECT_THAT(mistake("{\"question\": [1]}"), ::testing::HasSubstr("prompts.jsonl:1: question: expected a string, found a list"));
   EXPECT_THAT(mistake(R"({"messages": [{"role": "assistant", "content": "b"}]})"), ::testing::HasSubstr("messages: nothing is asked"));
-  EXPECT_THAT(mistake("[{\"prompt\": \"x\"}]"), ::testing::HasSubstr("prompts.jsonl:1: expected an object, found a list"));
+  EXPECT_THAT(mistake("{\"prompt\": \"x\"}\n[3]"), ::testing::HasSubstr("prompts.jsonl:2: expected an object, found a list"));
   EXPECT_THROW(PromptFile(folder_ / "none"), UserError);
   EXPECT_THAT(mistake("\x1f\x8b\x08"), ::testing::HasSubstr("prompts.jsonl: the gzip data end early"));
 }

@@ -41,6 +41,9 @@ class JsonError : public std::runtime_error {
   std::string reason_;
 };
 
+/// What to say of a file whose first line begins with `[`: of its other lines nothing needs to be said.
+inline constexpr std::string_view list_complaint = "expected an object on each line (JSONL), found a list; `jq -c '.[]'` makes lines of one";
+
 /// Parses one line. Escapes of one half of a surrogate pair (`\ud800`), which name no character, become U+FFFD; is_repaired is set where
 /// there were any, and left as it was otherwise. Throws JsonError: not JSON, nested deeper than 64 levels, or with an object of more than
 /// 10,000 members.

@@ -105,15 +105,20 @@ bool PromptFile::advance() {
 std::optional<FilePrompt> PromptFile::next() {
   const RecordLines& lines = file_.lines();
   if (!advance()) {
+  if (is_list_) return std::nullopt;
     if (file_.is_broken()) throw_user_error("{}:{}: cannot read the file to its end", path_.string(), lines.line());
     return std::nullopt;
   }
   Diagnostics mistake;
   try {
     if (lines.too_long()) throw UserError(lines.too_long_complaint());
-    if (!begun_) is_plain_ = is_plain_text(path_.extension(), lines.text());
+    if (!begun_) {
+      is_plain_ = is_plain_text(path_.extension(), lines.text());
+      is_list_ = !is_plain_ && lines.text().starts_with('[');
+    }
     begun_ = true;
     FilePrompt prompt = prompt_of(is_plain_ ? ordered_json{{"prompt", lines.text()}} : parse_json_line(lines.text()));
+    if (is_list_) throw UserError(std::string(list_complaint));
     prompt.line = lines.line();
     return prompt;
   } catch (const RecordError& error) {

@@ -42,7 +42,7 @@ class PromptFile {
   explicit PromptFile(std::filesystem::path path);
 
   /// The next prompt; nothing at the end. Throws UserMistakes, with file, line and field, where the record is none: the next call gives the
-  /// one behind it; UserError naming the file where it cannot be read to its end.
+  /// one behind it, or nothing where the file is one list; UserError naming the file where it cannot be read to its end.
   std::optional<FilePrompt> next();
   std::string_view unit() { return file_.lines().unit(); }  ///< of a record in the file
 
@@ -51,7 +51,7 @@ class PromptFile {
 
   std::filesystem::path path_;
   DataFile file_;
-  bool begun_ = false, is_plain_ = false;
+  bool begun_ = false, is_list_ = false, is_plain_ = false;
 };
 
 /// The fields that a Parquet file of prompts may have and that answers carry along.
