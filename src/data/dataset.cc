@@ -202,8 +202,10 @@ std::vector<std::string> FileReport::warnings() const {
   constexpr std::string_view other_template = "data.chat_template takes another template", chats = "records of messages hold it";
   add(without_tool_calls, "the chat template", "tool calls", other_template);
   add(without_tools, "the chat template", "tools", other_template);
-  add(without_system, "Alpaca's prompt", "system text", chats);
-  add(without_history, "Alpaca's prompt", "history", chats);
+  const std::string_view prompt = format == DataFormat::alpaca ? "Alpaca's prompt" : "a prompt that is a text";
+  add(without_system, prompt, "system text", chats);
+  add(without_history, prompt, "history", chats);
+  add(without_context, prompt, "context", "under the name `input` it is read");
   if (with_special_texts > 0) {
     lines.push_back(fmt::format("{}: {} of {} hold texts of special tokens, such as `{}`, which are plain characters here: "
                                 "`data.special_tokens: parsed` reads them as tokens",

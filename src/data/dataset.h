@@ -135,8 +135,9 @@ struct FileReport {
   int64_t chats = 0;              ///< examples that a chat template made, dropped ones too
   int64_t without_tool_calls = 0;  ///< examples with tool calls that the chat template leaves out
   int64_t without_tools = 0;       ///< examples with a list of tools that it leaves out
-  int64_t without_system = 0;      ///< examples with a system text that Alpaca's prompt leaves out
+  int64_t without_system = 0;      ///< examples with a system text that Alpaca's prompt, or one that is a text, leaves out
   int64_t without_history = 0;     ///< examples with earlier turns that it leaves out
+  int64_t without_context = 0;     ///< examples with a `context` that Alpaca's prompt leaves out
   int64_t with_special_texts = 0;  ///< examples in which texts of special tokens are plain characters (ExampleBuilder::plain_special_text)
   std::string special_text;        ///< the first such text
   std::string to_string() const;

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::array<std::pair<const char*, int64_t FileReport::*>, 14> counts = {{
+constexpr std::array<std::pair<const char*, int64_t FileReport::*>, 15> counts = {{
     {"records", &FileReport::records},
     {"malformed", &FileReport::malformed},
     {"too_long", &FileReport::too_long},
@@ -26,6 +26,7 @@ constexpr std::array<std::pair<const char*, int64_t FileReport::*>, 14> counts =
     {"without_tools", &FileReport::without_tools},
     {"without_system", &FileReport::without_system},
     {"without_history", &FileReport::without_history},
+    {"without_context", &FileReport::without_context},
     {"with_special_texts", &FileReport::with_special_texts},
 }};
 

@@ -313,6 +313,7 @@ FileReport read_part(RecordLines& lines, const std::string& name, const DataRequ
     report.without_tools += made.left_out.tools;
     report.without_system += made.left_out.system;
     report.without_history += made.left_out.history;
+    report.without_context += made.left_out.context;
     if (!made.special_text.empty() && ++report.with_special_texts == 1) report.special_text = std::move(made.special_text);
     ++kept;
     tokens += std::ssize(made.example.tokens);

@@ -18,12 +18,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-bool holds_something(const ordered_json& record, const char* field) {
-  const auto found = record.find(field);
-  if (found == record.end()) return false;
-  return found->is_string() ? !found->get_ref<const std::string&>().empty() : !found->empty();
-}
-
 bool overlaps(std::span<const ByteRange> ranges, size_t begin, size_t end) {
   const auto next = std::upper_bound(ranges.begin(), ranges.end(), begin,
                                      [](size_t position, const ByteRange& range) { return position < range.end; });
@@ -190,8 +184,8 @@ std::span<const std::string_view> required_fields(DataFormat format) {
 }
 
 const std::vector<std::string>& record_fields() {
-  static const std::vector<std::string> fields = {"messages", "conversations", "system", "tools", "prompt", "completion",
-                                                  "instruction", "input", "output", "history", "text", "input_ids", "labels",
+  static const std::vector<std::string> fields = {"messages", "conversations", "system", "tools", "functions", "prompt", "completion",
+                                                  "instruction", "input", "output", "context", "history", "text", "input_ids", "labels",
                                                   "attention_mask"};
   return fields;
 }
@@ -230,10 +224,11 @@ Example ExampleBuilder::build(const ordered_json& record, DataFormat format) con
 }
 
 LeftOut ExampleBuilder::left_out(const ordered_json& record, DataFormat format) const {
-  if (format == DataFormat::alpaca) {
+  if (format == DataFormat::alpaca || (format == DataFormat::completion && !is_chat(record, format))) {
     LeftOut found;
     found.system = holds_something(record, "system");
     found.history = holds_something(record, "history");
+    found.context = format == DataFormat::alpaca && holds_something(record, "context");
     return found;
   }
   if (!is_chat(record, format) || !chat_template_) return {};

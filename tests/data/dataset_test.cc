@@ -454,6 +454,20 @@ TEST(Dataset, CountsRecordsWhoseToolsTheTemplateLeavesOut) {
   EXPECT_THAT(read("{\"messages\":[" + answer + "]}").report.warnings(), IsEmpty());
 }
 
+TEST(Dataset, CountsTheSystemTextsBesidePromptsThatAreTexts) {
+  const FileReport report = read(R"({"prompt":"p","completion":"c","system":"S"})" "\n" R"({"prompt":"p","completion":"c"})").report;
+  EXPECT_THAT(report.warnings(), ElementsAre("f: a prompt that is a text leaves out the system text of 1 of its 2 records, which are trained "
+                                             "without (records of messages hold it)"));
+}
+
+TEST(Dataset, TellsOfAContextBesideAlpacasFields) {
+  const FileReport report = read(R"({"instruction":"a","context":"C","output":"b"})" "\n" R"({"instruction":"a","context":"","output":"b"})").report;
+  EXPECT_THAT(report.warnings(), ElementsAre("f: Alpaca's prompt leaves out the context of 1 of its 2 records, which are trained without (under "
+                                             "the name `input` it is read)"));
+  EXPECT_THAT(read(R"({"instruction":"a","context":"C","response":"b"})").mistake(0),
+              testing::EndsWith("; instruction, context and response are accepted under the names instruction, input and output"));
+}
+
 TEST(Dataset, CountsWhatAlpacasPromptLeavesOut) {
   const std::string record = R"({"instruction":"a","input":"","output":"b")";
   const FileReport report = read(record + R"(,"system":"sys","history":[["x","y"]]})" "\n" + record + R"(,"system":"","history":[]})" "\n" +

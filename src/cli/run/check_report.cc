@@ -47,7 +47,8 @@ Json file_json(const FileReport& file) {
           {"without_tool_calls", file.without_tool_calls},
           {"without_tools", file.without_tools},
           {"without_system", file.without_system},
-          {"without_history", file.without_history}};
+          {"without_history", file.without_history},
+          {"without_context", file.without_context}};
 }
 
 std::string warmup_warning_of(const TrainingJob& job) { return warmup_warning(job.spec().train, job.total_steps()); }

@@ -31,4 +31,10 @@ const std::string& string_field(const nlohmann::ordered_json& record, const char
   return found->get_ref<const std::string&>();
 }
 
+bool holds_something(const nlohmann::ordered_json& record, const char* field) {
+  const auto found = record.find(field);
+  if (found == record.end()) return false;
+  return found->is_string() ? !found->get_ref<const std::string&>().empty() : !found->empty();
+}
+
 }  // namespace cotune

@@ -26,4 +26,7 @@ std::string type_of(const nlohmann::ordered_json& value);
 /// A field of a record that must be a string. place: of the object in the record, where it is not the record itself. Throws RecordError.
 const std::string& string_field(const nlohmann::ordered_json& record, const char* name, const std::string& place = "");
 
+/// Whether the record has a field that is neither null nor an empty text, list or object.
+bool holds_something(const nlohmann::ordered_json& record, const char* field);
+
 }  // namespace cotune

@@ -38,8 +38,9 @@ struct RenderOptions {
 struct LeftOut {
   bool tool_calls = false;  ///< of one message at least, at which the chat's template does not look
   bool tools = false;       ///< the list beside the messages, the same
-  bool system = false;      ///< a text beside Alpaca's fields, whose prompt has no place for it
+  bool system = false;      ///< a text beside Alpaca's fields, whose prompt has no place for it, or beside a prompt that is a text
   bool history = false;     ///< earlier turns beside them, the same
+  bool context = false;     ///< beside Alpaca's fields, where it is called `input`
 };
 
 /// A model's template, or its two. strftime_now, where nobody says what it sees, is undefined to a template that asks whether it is defined, and
