@@ -454,10 +454,39 @@ TEST(Dataset, CountsRecordsWhoseToolsTheTemplateLeavesOut) {
   EXPECT_THAT(read("{\"messages\":[" + answer + "]}").report.warnings(), IsEmpty());
 }
 
+TEST(Dataset, TakesTheSystemTextBesideMessagesAsTheirFirst) {
+  const std::string turns = R"({"role":"user","content":"q"},{"role":"assistant","content":"a"}])", own = R"({"role":"system","content":"own"},)";
+  const std::string said = "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n⟦a<|im_end|>⟧\n";
+  EXPECT_EQ(read(R"({"system":"S","messages":[)" + turns + "}").text(0), said);
+  EXPECT_EQ(read(R"({"system":"S","prompt":[{"role":"user","content":"q"}],"completion":[{"role":"assistant","content":"a"}]})").text(0), said);
+  const std::string without = read(R"({"messages":[)" + turns + "}").text(0);
+  EXPECT_EQ(read(R"({"system":"","messages":[)" + turns + "}").text(0), without);
+  EXPECT_EQ(read(R"({"system":null,"messages":[)" + turns + "}").text(0), without);
+  EXPECT_EQ(read(R"({"system":"S","messages":[)" + own + turns + "}").text(0), read(R"({"messages":[)" + own + turns + "}").text(0));
+  EXPECT_EQ(read(R"({"system":3,"messages":[)" + turns + "}").mistake(0), "f:1: system: expected a string, found the number 3");
+}
+
 TEST(Dataset, CountsTheSystemTextsBesidePromptsThatAreTexts) {
   const FileReport report = read(R"({"prompt":"p","completion":"c","system":"S"})" "\n" R"({"prompt":"p","completion":"c"})").report;
   EXPECT_THAT(report.warnings(), ElementsAre("f: a prompt that is a text leaves out the system text of 1 of its 2 records, which are trained "
                                              "without (records of messages hold it)"));
+}
+
+TEST(Dataset, NamesWhatReplacesOpenAIsOlderFunctionCalls) {
+  const std::string call = R"("function_call":{"name":"f","arguments":"{}"})", list = R"([{"type": "function", "function": )";
+  for (const char* content : {R"("content":"",)", R"("content":null,)", ""}) {
+    const std::string turns = R"([{"role":"assistant",)" + std::string(content) + call + "}]";
+    EXPECT_EQ(read(R"({"messages":)" + turns + "}").mistake(0), "f:1: messages[0].function_call: is OpenAI's older form of a call; expected "
+                                                                "\"tool_calls\": " + list + R"({"name": …, "arguments": …}}])");
+  }
+  EXPECT_THAT(read(R"({"conversations":[{"role":"assistant","content":"",)" + call + "}]}").mistake(0), HasSubstr("function_call: is OpenAI's"));
+  EXPECT_THAT(read(R"({"messages":[{"role":"function","content":"r"}]})").mistake(0), HasSubstr("found \"function\", whose newer name is tool"));
+  const std::string answer = R"("messages":[{"role":"assistant","content":"a","function_call":null}])", turn = R"([{"from":"gpt","value":"a"}])";
+  const std::string wanted = "f:1: functions: is OpenAI's older name; expected \"tools\": " + list + "…}, …]";
+  EXPECT_EQ(read("{" + answer + R"(,"functions":[{"name":"f"}]})").mistake(0).substr(0, wanted.size()), wanted);
+  EXPECT_THAT(read(R"({"conversations":)" + turn + R"(,"functions":[{"name":"f"}]})").mistake(0), HasSubstr(": functions: is OpenAI's older name"));
+  EXPECT_EQ(read("{" + answer + R"(,"functions":[]})").diagnostics.size(), 0u);
+  EXPECT_EQ(read("{" + answer + R"(,"functions":null,"tools":[]})").diagnostics.size(), 0u);
 }
 
 TEST(Dataset, TellsOfAContextBesideAlpacasFields) {

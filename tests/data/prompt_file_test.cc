@@ -108,6 +108,13 @@ TEST_F(PromptFiles, AListOfRecordsIsOneMistake) {
   EXPECT_EQ(read("[1, 2] is what?", "prompts")[0].text, "[1, 2] is what?");
 }
 
+TEST_F(PromptFiles, TakeTheSystemTextBesideMessagesAsTheirFirst) {
+  const auto prompts = read(R"({"messages": [{"role": "user", "content": "a"}], "system": "s"})" "\n" R"({"prompt": [{"role": "user", "content": "a"}], "system": "s"})");
+  for (const FilePrompt& prompt : prompts) {
+    EXPECT_EQ(prompt.messages.dump(), R"([{"role":"system","content":"s"},{"role":"user","content":"a"}])");
+  }
+}
+
 TEST_F(PromptFiles, MistakesNameTheirPlace) {
   EXPECT_THAT(mistake("{\"prompt\": 3}"), ::testing::HasSubstr("prompts.jsonl:1: prompt: expected a string, found the number 3"));
   EXPECT_THAT(mistake("{\"prompt\": \"x\"}\nnext\n"), ::testing::HasSubstr("prompts.jsonl:2: "));

@@ -52,8 +52,13 @@ void read_message(ordered_json& message, const std::string& place) {
   if (role == message.end()) throw RecordError(place + ".role", "missing; expected a string");
   if (!role->is_string() ||
       std::find(roles.begin(), roles.end(), role->get_ref<const std::string&>()) == roles.end()) {
-    throw RecordError(place + ".role", fmt::format("expected one of {}; found {}", fmt::join(roles, ", "),
-                                                   role->is_string() ? role->dump() : type_of(*role)));
+    throw RecordError(place + ".role", fmt::format("expected one of {}; found {}{}", fmt::join(roles, ", "),
+                                                   role->is_string() ? role->dump() : type_of(*role),
+                                                   *role == "function" ? ", whose newer name is tool" : ""));
+  }
+  if (holds_something(message, "function_call")) {
+    throw RecordError(place + ".function_call", "is OpenAI's older form of a call; expected \"tool_calls\": [{\"type\": \"function\", "
+                                                "\"function\": {\"name\": …, \"arguments\": …}}]");
   }
   const auto content = message.find("content");
   const bool has_calls = message.contains("tool_calls") && !message["tool_calls"].is_null();
@@ -100,6 +105,7 @@ bool is_chat(const ordered_json& record, DataFormat format) {
 ordered_json chat_of(const ordered_json& record, DataFormat format, bool learns_prompt) {
   if (format == DataFormat::sharegpt) return chat_of(messages_of_sharegpt(record), DataFormat::messages);
   ordered_json chat = {{"messages", messages_in(record, format == DataFormat::completion ? "prompt" : "messages")}};
+  add_system(record, chat["messages"]);
   if (format == DataFormat::completion) {
     for (ordered_json& message : chat["messages"]) {
       if (!learns_prompt) message["weight"] = 0;
@@ -122,8 +128,19 @@ ordered_json messages_in(const ordered_json& record, const char* field) {
   return messages;
 }
 
+void add_system(const ordered_json& record, ordered_json& messages) {
+  const auto system = record.find("system");
+  if (system == record.end() || system->is_null()) return;
+  if (!system->is_string()) throw RecordError("system", fmt::format("expected a string, found {}", type_of(*system)));
+  if (system->get_ref<const std::string&>().empty() || messages[0]["role"] == "system") return;
+  messages.insert(messages.begin(), ordered_json{{"role", "system"}, {"content", *system}});
+}
+
 ordered_json tools_of_chat(const ordered_json& record) {
   const auto found = record.find("tools");
+  if (holds_something(record, "functions") && !holds_something(record, "tools")) {
+    throw RecordError("functions", "is OpenAI's older name; expected \"tools\": [{\"type\": \"function\", \"function\": …}, …]");
+  }
   if (found == record.end() || found->is_null()) return nullptr;
   if (found->is_array()) return checked_tools(*found);
   if (found->is_string()) {

@@ -29,6 +29,7 @@ bool is_plain_text(const std::filesystem::path& extension, const std::string& fi
 
 void take_chat(const ordered_json& chat, const char* field, FilePrompt& prompt) {
   prompt.messages = messages_in(chat, field);
+  add_system(chat, prompt.messages);
   prompt.tools = tools_of_chat(chat);
   while (!prompt.messages.empty() && prompt.messages.back()["role"] == "assistant") {
     prompt.messages.erase(prompt.messages.size() - 1);
@@ -104,8 +105,8 @@ bool PromptFile::advance() {
 
 std::optional<FilePrompt> PromptFile::next() {
   const RecordLines& lines = file_.lines();
-  if (!advance()) {
   if (is_list_) return std::nullopt;
+  if (!advance()) {
     if (file_.is_broken()) throw_user_error("{}:{}: cannot read the file to its end", path_.string(), lines.line());
     return std::nullopt;
   }
@@ -117,8 +118,8 @@ std::optional<FilePrompt> PromptFile::next() {
       is_list_ = !is_plain_ && lines.text().starts_with('[');
     }
     begun_ = true;
-    FilePrompt prompt = prompt_of(is_plain_ ? ordered_json{{"prompt", lines.text()}} : parse_json_line(lines.text()));
     if (is_list_) throw UserError(std::string(list_complaint));
+    FilePrompt prompt = prompt_of(is_plain_ ? ordered_json{{"prompt", lines.text()}} : parse_json_line(lines.text()));
     prompt.line = lines.line();
     return prompt;
   } catch (const RecordError& error) {

@@ -1,9 +1,9 @@
 /// A file of prompts to be answered.
 ///
 /// Records of JSONL (also compressed) or Parquet, with the fields of data files:
-///   messages       a chat; assistant messages at its end, a data file's reference, are left out. With `tools` beside it.
+///   messages       a chat; assistant messages at its end, a data file's reference, are left out. With `system` and `tools` beside it.
 ///   conversations  ShareGPT's, the same
-///   prompt         a text, or a list of messages with `tools` beside it
+///   prompt         a text, or a list of messages with `system` and `tools` beside it
 ///   question       a text, as questions with choices have it; or query or problem
 ///   text           a text for the model to continue as it is; the record that answers carry along has it as `prompt`
 ///   instruction    with input?: Alpaca's prompt, for the model to continue as it is

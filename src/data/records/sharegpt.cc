@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "data/records/chat_record.h"
 #include "data/records/jsonl.h"
 #include "data/records/message_weight.h"
 #include "data/records/record_error.h"
@@ -94,20 +95,16 @@ ordered_json messages_of_sharegpt(const ordered_json& record) {
       message["content"] = *value;
     }
     if (const std::optional<int> weight = message_weight(turn, place)) message["weight"] = *weight;
-    for (const char* kept : {"name", "tool_calls", "tool_call_id", "reasoning_content"}) {
+    for (const char* kept : {"name", "tool_calls", "tool_call_id", "reasoning_content", "function_call"}) {
       if (turn.contains(kept) && !turn[kept].is_null()) message[kept] = turn[kept];
     }
     messages.push_back(std::move(message));
   }
-  if (const auto system = record.find("system"); system != record.end() && !system->is_null()) {
-    if (!system->is_string()) throw RecordError("system", fmt::format("expected a string, found {}", type_of(*system)));
-    const bool is_said = messages[0]["role"] == "system";
-    if (!is_said && !system->get_ref<const std::string&>().empty()) {
-      messages.insert(messages.begin(), ordered_json{{"role", "system"}, {"content", *system}});
-    }
-  }
+  add_system(record, messages);
   ordered_json result = {{"messages", std::move(messages)}};
-  if (record.contains("tools")) result["tools"] = record["tools"];
+  for (const char* kept : {"tools", "functions"}) {
+    if (record.contains(kept)) result[kept] = record[kept];
+  }
   return result;
 }
 
