@@ -1,8 +1,6 @@
 #include "plan/budget_search.h"
 
 #include <algorithm>
-#include <iterator>
-#include <map>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -36,8 +34,6 @@ PlannedReplica filled(const PlannedReplica& empty, int64_t budget, int64_t least
   return replica;
 }
 
-int64_t halved(int64_t budget, int64_t least) { return std::max(least, budget / 2 / 64 * 64); }
-
 /// What its ranks compute, on average.
 double mean_seconds(const ReplicaModel& replica, const PricedRows& priced) {
   const std::vector<double> of_rank = computing_seconds(replica, priced);
@@ -50,21 +46,6 @@ bool has_several_tasks(const PricedRows& priced) {
     const auto is_other = [&](const PipelineMicrobatch& each) { return each.hybrid_task != work.microbatches.front().hybrid_task; };
     return work.stage_count() > 1 && std::ranges::any_of(work.microbatches, is_other);
   });
-}
-
-/// Budgets halfway from `best` to the next larger and smaller ones. `tried`: by halving, the largest first; where `best` is the last of several, the
-/// one that halving did not come to is the smaller.
-std::vector<int64_t> budgets_beside(int64_t best, const std::vector<int64_t>& tried, int64_t least) {
-  std::vector<int64_t> found;
-  const auto at = std::ranges::find(tried, best);
-  if (tried.size() < 2 || at == tried.end()) return found;
-  const auto add_between = [&](int64_t smaller, int64_t larger) {
-    const int64_t middle = (smaller + larger) / 2 / 64 * 64;
-    if (smaller < middle && middle < larger) found.push_back(middle);
-  };
-  if (at != tried.begin()) add_between(best, *std::prev(at));
-  add_between(std::next(at) == tried.end() ? halved(best, least) : *std::next(at), best);
-  return found;
 }
 
 /// Something that was predicted and fits.
@@ -89,11 +70,6 @@ class OrderSearch {
     return true;
   }
   void remember(const Candidate& candidate) { candidates_.push_back(candidate); }
-  /// Of what is remembered; nothing: none fits.
-  std::optional<Candidate> fastest() const {
-    if (candidates_.empty()) return std::nullopt;
-    return *std::ranges::min_element(candidates_, {}, &Candidate::seconds);
-  }
 
   /// What takes so long, or longer, cannot be it.
   double seconds_to_beat() const { return fits() ? choice_->replica.seconds : never; }
@@ -134,8 +110,7 @@ class Searcher {
     if (tried_.budget > 0) {
       try_budget(tried_.budget);
     } else {
-      const std::vector<int64_t> budgets = halve();
-      if (!tried_.estimated) try_beside_fastest(budgets);
+      halve();
     }
     std::vector<std::optional<ReplicaChoice>> found;
     for (size_t o = 0; o < orders_.size(); ++o) {
@@ -146,25 +121,22 @@ class Searcher {
   }
 
  private:
-  /// The budgets that it tried.
-  std::vector<int64_t> halve() {
-    std::vector<int64_t> budgets;
+  void halve() {
     const int64_t least = whole_chunk_steps(least_budget(options_));  // longer rows are chains, which fill a pipeline
     const bool is_fixed =
         options_.token_budget > 0 || (tried_.sharing == Sharing::batch_all && replica_.stages.size() == 1);  // no choice, or none that is read
     for (int64_t budget = options_.token_budget > 0 ? options_.token_budget : std::max(empty_.token_budget, least);;) {
       // No microbatch of a pipeline is larger than the budget.
-      if (tried_.is_few && (tokens_ + budget - 1) / budget >= tried_.wanted) return budgets;
+      if (tried_.is_few && (tokens_ + budget - 1) / budget >= tried_.wanted) return;
       const int64_t microbatches = try_budget(budget);
-      budgets.push_back(budget);
       for (OrderSearch& each : orders_) {
         each.in_vain = each.has_gained ? 0 : each.in_vain + 1;
         // Smaller microbatches of padded rows have fewer pads; of others, more can be under way where memory is short.
         const bool may_gain = (options_.layout == Layout::padded || each.waits) && each.in_vain < 2;
         each.is_done = each.is_done || (!each.has_misfit && microbatches >= tried_.wanted && !may_gain);
       }
-      const int64_t next = halved(budget, least);
-      if (is_fixed || std::ranges::all_of(orders_, &OrderSearch::is_done) || next >= budget) return budgets;
+      const int64_t next = std::max(least, budget / 2 / 64 * 64);
+      if (is_fixed || std::ranges::all_of(orders_, &OrderSearch::is_done) || next >= budget) return;
       budget = next;
     }
   }
@@ -172,38 +144,18 @@ class Searcher {
   /// How many microbatches the last choice has.
   int64_t try_budget(int64_t budget) {
     for (OrderSearch& each : orders_) each.has_misfit = each.has_gained = each.waits = false;
-    // Each order goes on by itself, so that what one finds does not depend on which others are asked for.
-    std::vector<size_t> going_on;
-    for (size_t o = 0; o < orders_.size(); ++o) {
-      if (!orders_[o].is_done) going_on.push_back(o);
-    }
     int64_t microbatches = 0;
-    for (size_t c = 0; c < tried_.choices.size(); ++c) microbatches = try_choice(budget, c, going_on);
-    return microbatches;
-  }
-
-  /// Halves may step over the best: one budget on each side of the fastest that fits, with its hybrid tasks.
-  void try_beside_fastest(const std::vector<int64_t>& budgets) {
-    std::map<std::pair<int64_t, size_t>, std::vector<size_t>> beside;  // orders by budget and choice
-    for (size_t o = 0; o < orders_.size(); ++o) {
-      const std::optional<Candidate> fastest = orders_[o].fastest();
-      if (!fastest) continue;
-      for (const int64_t budget : budgets_beside(fastest->budget, budgets, whole_chunk_steps(least_budget(options_)))) {
-        beside[{budget, fastest->choice}].push_back(o);
+    for (size_t c = 0; c < tried_.choices.size(); ++c) {
+      const PricedRows priced = price(budget, tried_.choices[c]);
+      microbatches = priced.microbatches;
+      if (tried_.is_few && (microbatches < 2 || microbatches >= tried_.wanted)) continue;
+      const double least_s = least_seconds(priced, options_.rounds);
+      // Each order goes on by itself, so that what one finds does not depend on which others are asked for.
+      for (size_t o = 0; o < orders_.size(); ++o) {
+        if (!orders_[o].is_done && least_s < orders_[o].seconds_to_beat()) try_order(o, budget, c, priced);
       }
     }
-    for (const auto& [what, orders] : beside) try_choice(what.first, what.second, orders);
-  }
-
-  /// How many microbatches it has.
-  int64_t try_choice(int64_t budget, size_t choice, const std::vector<size_t>& orders) {
-    const PricedRows priced = price(budget, tried_.choices[choice]);
-    if (tried_.is_few && (priced.microbatches < 2 || priced.microbatches >= tried_.wanted)) return priced.microbatches;
-    const double least_s = least_seconds(priced, options_.rounds);
-    for (const size_t o : orders) {
-      if (least_s < orders_[o].seconds_to_beat()) try_order(o, budget, choice, priced);
-    }
-    return priced.microbatches;
+    return microbatches;
   }
 
   void try_order(size_t o, int64_t budget, size_t choice, const PricedRows& priced) {

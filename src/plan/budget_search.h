@@ -48,12 +48,11 @@ struct BudgetSearch {
 /// Tokens of a microbatch: it must take an atom, or a chunk of layout chunked. Longer rows are chains.
 int64_t least_budget(const PlanOptions& options);
 
-/// `empty`: with its stages, devices, rows, and the most tokens that fit by closed form as its budget; `replica`: of it. For each order the fastest
-/// of all budgets and hybrid tasks that fit, or, where none does, the last tried and what overflows; nothing for an order under which nothing was
-/// tried. The budget is halved, down to least_budget, as long as something that may be the fastest does not fit or there are fewer microbatches
-/// than wanted; and further, until two halvings in a row gain nothing, with layout padded or where a pipeline is idle for more than 3 % of its step
-/// whose memory does not hold all that 1F1B has under way. Then, unless estimated, one budget halfway from the fastest to each of its neighbours is
-/// tried with the same hybrid tasks, where it was halved at all. Launch orders of hybrid tasks are exchanged (choose_order) for the three best
+/// `empty`: with its stages, devices, rows, and the most tokens that fit by closed form as its budget; `replica`: of it. For each order the
+/// fastest of all budgets and hybrid tasks that fit, or, where none does, the last tried and what overflows; nothing for an order under which
+/// nothing was tried. The budget is halved, down to least_budget, as long as something that may be the fastest does not fit or there are fewer
+/// microbatches than wanted; and further, until two halvings in a row gain nothing, with layout padded or where a pipeline is idle for more than 3 %
+/// of its step whose memory does not hold all that 1F1B has under way. Launch orders of hybrid tasks are exchanged (choose_order) for the three best
 /// within 3 % of the fastest alone. Throws PlanningStopped.
 std::vector<std::optional<ReplicaChoice>> search_budgets(const ReplicaModel& replica, const PlannedReplica& empty, const BudgetSearch& tried,
                                                          const PlanOptions& options, StagePrices& prices);

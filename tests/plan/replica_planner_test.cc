@@ -9,7 +9,6 @@
 
 #include "plan/deployment/step_dispatch.h"
 #include "plan/replica_models.h"
-#include "plan/shapes/published_lengths.h"
 #include "plan/small_problems.h"
 
 namespace cotune {
@@ -100,35 +99,6 @@ TEST(PlanReplica, HalvesTheBudgetAsLongAsAPipelineWaitsForMemory) {
   for (const int64_t budget : {4096, 2048, 1024, 512, 256}) best = std::min(best, seconds(budget));
   EXPECT_LE(seconds(0), best * 1.02);
   EXPECT_GT(seconds(4096), best * 1.1) << "the largest budget would do";
-}
-
-/// Two stages of Llama-2-7B on A40, whose best microbatch has fewer than the 768 tokens that halving ends with.
-TEST(PlanReplica, TriesBudgetsBetweenTheBestAndItsNeighboursByHalving) {
-  const ModelConfig model = model_preset("llama-2-7b");
-  std::vector<JobShape> jobs;
-  for (const char* name : {"dolly-lognormal", "evol-instruct-lognormal", "xsum-lognormal", "commitpackft-lognormal"}) {
-    JobShape& job = jobs.emplace_back(job_of(model, static_cast<int32_t>(jobs.size()), 4, {1}, 16));
-    job.lengths = truncated(published_lengths(name), 4096);
-  }
-  const ClusterSpec cluster = cluster_of(1, 2, "A40");
-  PlannedReplica replica{.tensor_parallel = 1, .token_budget = 12'288, .rows = typical_step(jobs)};
-  for (const StageShape& shape : even_stages(model, 2, 1)) {
-    replica.stages.push_back({.shape = shape, .devices = {{"n", 0, static_cast<int64_t>(replica.stages.size())}}});
-  }
-  const auto planned = [&](int64_t token_budget) {
-    PlanOptions options;
-    options.token_budget = token_budget;
-    return ReplicaPlanner(model, cluster, cluster.nodes[0], jobs, options, false)
-        .plan(replica, Sharing::hybrid, {PipelineOrder::automatic})
-        .front()
-        .replica;
-  };
-  double best_halving = std::numeric_limits<double>::infinity(), best_between = best_halving;
-  for (const int64_t budget : {3072, 1536, 768}) best_halving = std::min(best_halving, planned(budget).seconds);
-  for (const int64_t budget : {576, 512, 448}) best_between = std::min(best_between, planned(budget).seconds);
-  const PlannedReplica found = planned(0);
-  EXPECT_LT(found.seconds, best_halving) << found.token_budget;
-  EXPECT_LE(found.seconds, 1.01 * best_between) << found.token_budget;
 }
 
 }  // namespace
