@@ -10,6 +10,9 @@ namespace cotune {
 /// U+FFFD in UTF-8.
 inline constexpr std::string_view replacement_character = "\xEF\xBF\xBD";
 
+/// What some editors put before a text.
+inline constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
+
 bool is_valid_utf8(std::string_view bytes);
 
 /// Bytes of the well-formed sequence at the front of `bytes`; 0 where there is none.

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/utf8.h"
 #include "cli/commands.h"
 #include "cli/generating/answer_display.h"
 #include "cli/generating/answering.h"
@@ -23,7 +24,7 @@ namespace {
 
 /// What an editor put around the text: a byte order mark, the end of the last line.
 std::string text_alone(std::string text) {
-  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
+  if (text.starts_with(byte_order_mark)) text.erase(0, byte_order_mark.size());
   if (text.ends_with('\n')) text.pop_back();
   if (text.ends_with('\r')) text.pop_back();
   return text;

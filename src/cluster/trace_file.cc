@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/record_mistakes.h"
+#include "base/utf8.h"
 #include "jobs/adapter_methods.h"
 #include "jobs/enum_names.h"
 
@@ -69,7 +70,7 @@ class TraceReader {
       if (end == std::string_view::npos) end = text.size();
       std::string_view line = text.substr(begin, end - begin);
       if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
-      if (line_ == 0 && line.substr(0, 3) == "\xEF\xBB\xBF") line.remove_prefix(3);
+      if (line_ == 0 && line.starts_with(byte_order_mark)) line.remove_prefix(byte_order_mark.size());
       begin = end + 1;
       ++line_;
       if (line.empty() || line.front() == '#') continue;

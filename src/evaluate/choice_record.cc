@@ -72,7 +72,7 @@ size_t answer_in(const ordered_json& record, const std::vector<std::string>& cho
 bool has_choices(const ordered_json& record) { return record.is_object() && record.contains("choices"); }
 
 const std::vector<std::string>& choice_fields() {
-  static const std::vector<std::string> fields = {"question", "prompt", "messages", "choices", "answer", "answerKey", "label"};
+  static const std::vector<std::string> fields = {"question", "prompt", "messages", "system", "choices", "answer", "answerKey", "label"};
   return fields;
 }
 
@@ -81,6 +81,7 @@ ChoiceRecord choice_record_of(const ordered_json& record) {
   ChoiceRecord result;
   if (record.contains("messages")) {
     result.messages = messages_in(record, "messages");
+    add_system(record, result.messages);
     if (result.messages.back()["role"] == "assistant") throw RecordError("messages", "ends with an answer: expected the question last");
   } else {
     result.text = string_field(record, record.contains("question") ? "question" : "prompt");

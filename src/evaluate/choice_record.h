@@ -10,7 +10,8 @@ namespace cotune {
 
 /// {question or prompt or messages, choices, answer}: what is asked, the texts to choose from, and the right one. choices: a list of
 /// at least two texts, or {text: […], label: […]} as ARC has them. answer (or answerKey, or label): a number, counted from 0; or a text: one
-/// of the choices, else one of their labels, which are A, B, … where none are given, else a number.
+/// of the choices, else one of their labels, which are A, B, … where none are given, else a number. `system` beside messages is their first
+/// (data/records/chat_record.h).
 struct ChoiceRecord {
   nlohmann::ordered_json messages;  ///< null: there is a text
   std::string text;

@@ -29,10 +29,9 @@ COTUNE_WITH_FMA bool sgd_block(const SgdScalars& s, int64_t count, const float* 
   for (int64_t i = 0; i < count; ++i) {
     float g = std::fma(s.weight_decay, parameter[i], gradient[i] * s.multiplier);
     if (s.momentum != 0) {
-      const float b = s.first ? g : std::fma(momentum_buffer[i], s.momentum, g);
-      bad |= !std::isfinite(b);
-      momentum_buffer[i] = b;
-      g = b;
+      if (!s.first) g = std::fma(momentum_buffer[i], s.momentum, g);
+      bad |= !std::isfinite(g);
+      momentum_buffer[i] = g;
     }
     const float p = std::fma(-s.lr, g, parameter[i]);
     bad |= !std::isfinite(p);

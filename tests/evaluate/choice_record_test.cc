@@ -40,6 +40,13 @@ TEST(ChoiceRecord, TheAnswerIsANumberALetterOrAText) {
   EXPECT_EQ(read(R"({"messages": [{"role": "user", "content": "q"}], "choices": ["x", "y"], "label": 1})").answer, 1u);
 }
 
+TEST(ChoiceRecord, HasTheSystemTextBesideItsMessages) {
+  const ChoiceRecord record = read(R"({"system": "s", "messages": [{"role": "user", "content": "q"}], "choices": ["x", "y"], "answer": 0})");
+  ASSERT_EQ(record.messages.size(), 2u);
+  EXPECT_EQ(record.messages[0]["role"], "system");
+  EXPECT_EQ(record.messages[0]["content"], "s");
+}
+
 TEST(ChoiceRecord, MistakesNameTheirField) {
   using ::testing::StartsWith;
   EXPECT_THAT(mistake(R"({"choices": ["x", "y"], "answer": 0})"), StartsWith("prompt: missing"));

@@ -105,7 +105,7 @@ bool JsonlReader::read_line() {
 
 bool JsonlReader::next() {
   while (read_line()) {
-    if (line_ == 1 && text_.starts_with("\xEF\xBB\xBF")) text_.erase(0, 3);
+    if (line_ == 1 && text_.starts_with(byte_order_mark)) text_.erase(0, byte_order_mark.size());
     if (text_.ends_with('\r')) text_.pop_back();
     if (text_.find_first_not_of(" \t\r") == std::string::npos) continue;
     repaired_ = !is_valid_utf8(text_);
