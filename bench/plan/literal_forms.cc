@@ -16,9 +16,9 @@
 #include "plan/random_deployment.h"
 #include "plan/shapes/job_shape.h"
 #include "rows.h"
-#include "schedule/learned_peak.h"
+#include "schedule/memory/learned_peak.h"
+#include "schedule/memory/step_memory.h"
 #include "schedule/pipeline/alive_tokens.h"
-#include "schedule/step_memory.h"
 
 namespace cotune {
 namespace {

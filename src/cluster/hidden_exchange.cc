@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "plan/cost/operator_seconds.h"
-#include "schedule/resident_memory.h"
+#include "schedule/adapter_shape.h"
 
 namespace cotune {
 namespace {

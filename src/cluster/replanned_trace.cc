@@ -17,7 +17,7 @@
 #include "plan/cost/stage_memory.h"
 #include "plan/deployment/step_dispatch.h"
 #include "plan/shapes/typical_step.h"
-#include "schedule/resident_memory.h"
+#include "schedule/adapter_shape.h"
 
 namespace cotune {
 namespace {

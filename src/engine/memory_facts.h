@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "kernels/float_parts.h"
-#include "schedule/memory_facts.h"
+#include "schedule/memory/memory_facts.h"
 
 namespace cotune {
 

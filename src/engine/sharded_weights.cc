@@ -13,7 +13,7 @@
 #include "base/file.h"
 #include "comm/host_buffer.h"
 #include "ops/memory.h"
-#include "schedule/weight_memory.h"
+#include "schedule/memory/weight_memory.h"
 
 namespace cotune {
 namespace {

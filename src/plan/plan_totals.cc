@@ -4,7 +4,7 @@
 
 #include "plan/cost/operator_seconds.h"
 #include "plan/placement.h"
-#include "schedule/resident_memory.h"
+#include "schedule/adapter_shape.h"
 
 namespace cotune {
 

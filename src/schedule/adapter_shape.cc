@@ -22,4 +22,23 @@ std::vector<AdapterShape> adapter_shapes(int32_t job, const AdapterSpec& adapter
   return shapes;
 }
 
+int64_t parameter_count(const ModelConfig& config, const AdapterShape& adapter) {
+  const ProjectionSize size = projection_size(config, adapter.projection);
+  switch (adapter.method) {
+    case AdapterMethod::lora:
+      return adapter.width * (size.in + size.out);
+    case AdapterMethod::bottleneck:
+      return 2 * adapter.width * size.out + adapter.width + size.out;
+    case AdapterMethod::diff_pruning:
+      return adapter.entries;
+  }
+  return 0;
+}
+
+int64_t parameter_count(const ModelConfig& config, std::span<const AdapterShape> adapters) {
+  int64_t count = 0;
+  for (const AdapterShape& adapter : adapters) count += parameter_count(config, adapter);
+  return count;
+}
+
 }  // namespace cotune

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <vector>
 
 #include "jobs/target_modules.h"
@@ -15,5 +17,10 @@ AdapterShape adapter_shape(int32_t job, const AdapterSpec& adapter, const Adapte
 std::vector<AdapterShape> adapter_shapes(int32_t job, const AdapterSpec& adapter,
                                          const std::vector<AdaptedModule>& modules,
                                          const ModelConfig& config);
+
+/// Trained values of one adapter: LoRA r·(in + out); bottleneck 2·width·out + width + out; diff pruning: entries.
+int64_t parameter_count(const ModelConfig& config, const AdapterShape& adapter);
+/// Of a job's.
+int64_t parameter_count(const ModelConfig& config, std::span<const AdapterShape> adapters);
 
 }  // namespace cotune

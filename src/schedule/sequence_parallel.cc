@@ -4,7 +4,7 @@
 #include <map>
 
 #include "model/config/tensor_shard.h"
-#include "schedule/resident_memory.h"
+#include "schedule/adapter_shape.h"
 
 namespace cotune {
 

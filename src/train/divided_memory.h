@@ -6,7 +6,7 @@
 #include "jobs/parallel.h"
 #include "model/config/model_config.h"
 #include "plan/shapes/weight_forms.h"
-#include "schedule/memory_facts.h"
+#include "schedule/memory/memory_facts.h"
 #include "schedule/pipeline/rank_plan.h"
 
 namespace cotune {

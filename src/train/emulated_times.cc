@@ -8,7 +8,7 @@
 #include "plan/cost/overlapped_stage.h"
 #include "plan/cost/stage_cost.h"
 #include "plan/shapes/cluster_file.h"
-#include "train/rank_planner.h"
+#include "train/thread_link.h"
 
 namespace cotune {
 namespace {

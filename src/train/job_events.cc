@@ -1,6 +1,6 @@
 #include "train/job_events.h"
 
-#include "train/run_observer.h"
+#include "train/run_events.h"
 #include "train/training_job.h"
 
 namespace cotune {

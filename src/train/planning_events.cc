@@ -1,6 +1,6 @@
 #include "train/planning_events.h"
 
-#include "train/run_observer.h"
+#include "train/run_events.h"
 
 namespace cotune {
 

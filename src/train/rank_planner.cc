@@ -11,17 +11,15 @@
 #include "plan/cost/overlapped_stage.h"
 #include "plan/cost/replica_stages.h"
 #include "plan/cost/weight_sharding.h"
+#include "schedule/adapter_shape.h"
 #include "schedule/pipeline/lorapp.h"
 #include "schedule/pipeline/weight_copies.h"
-#include "schedule/resident_memory.h"
 #include "schedule/sequence_parallel.h"
 #include "train/microbatch_shape.h"
 #include "train/training_job.h"
 
 namespace cotune {
 namespace {
-
-LinkSpec spec_of(const Link& link) { return {.bandwidth = link.bytes_per_s, .latency = link.latency_s}; }
 
 constexpr int64_t most_for_one = 4;  // microbatches of a single hybrid task, for each rank
 constexpr size_t most_splits = 2;    // that a round is compared with
@@ -66,36 +64,6 @@ void add_exchange_waits(const RankPlan& plan, std::vector<RankSeconds>& ranks) {
 }
 
 }  // namespace
-
-std::vector<JobShape> shapes_of(std::span<const std::unique_ptr<TrainingJob>> jobs) {
-  std::vector<JobShape> shapes;
-  for (const auto& job : jobs) shapes.push_back(job->shape());
-  return shapes;
-}
-
-PipelineLayout balanced_layout(const ModelConfig& model, const std::vector<JobShape>& jobs, const DeviceCosts& costs,
-                               const PackingPolicy& policy, const ReplicaDegrees& degrees) {
-  StageMachine machine = costs.machine;
-  machine.recompute = policy.recompute;
-  machine.link = spec_of(thread_link);
-  StagePrices prices(model, jobs, machine);
-  return {.stages = balanced_stages(model, jobs, degrees.stages(), degrees.tensor, policy.token_budget, prices,
-                                    std::numeric_limits<int64_t>::max(), {}, degrees.is_sequence_parallel),
-          .stage_rank = interleaved_stages(static_cast<int32_t>(degrees.pipeline), static_cast<int32_t>(degrees.stages_per_rank)),
-          .shards_weights = degrees.shards_weights};
-}
-
-std::vector<PipelineLayout> balanced_layouts(const ModelConfig& model, const std::vector<JobShape>& jobs, const DeviceCosts& costs,
-                                             const PackingPolicy& policy, const Parallel& parallel) {
-  std::vector<PipelineLayout> layouts;
-  for (const ReplicaDegrees& replica : parallel.replicas) layouts.push_back(balanced_layout(model, jobs, costs, policy, replica));
-  return layouts;
-}
-
-LinkSpec link_between_threads(const MeasuredTimes* measured) {
-  const LinkSpec link = spec_of(thread_link);
-  return measured == nullptr ? link : measured->collectives().over(link);
-}
 
 RankPlanner::RankPlanner(const ModelConfig& model, std::vector<JobShape> jobs, const DeviceCosts& costs,
                          std::vector<PipelineLayout> layouts, RankPlannerOptions options)

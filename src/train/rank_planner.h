@@ -12,37 +12,14 @@
 #include "plan/cost/stage_prices.h"
 #include "schedule/pipeline/dealt_round.h"
 #include "train/device_costs.h"
+#include "train/followed_packing.h"
 #include "train/priced_rounds.h"
 #include "train/row_dispatch.h"
+#include "train/thread_link.h"
 
 namespace cotune {
 
 class TrainingJob;
-
-/// Between threads of one process, through the loopback device: 1.2 MB took 0.3 ms between two busy cores, 4 bytes 0.04.
-inline constexpr Link thread_link{.latency_s = 4e-5, .bytes_per_s = 4e9};
-/// The same as a profile has measured it, with collectives; thread_link for what it has not measured, or without one (nullptr).
-LinkSpec link_between_threads(const MeasuredTimes* measured);
-
-std::vector<JobShape> shapes_of(std::span<const std::unique_ptr<TrainingJob>> jobs);
-
-/// Divides the model among the ranks of a replica: stages are cut by cost (balanced_stages). jobs: all of the run, for where its time
-/// goes. At most as many stages as layers.
-PipelineLayout balanced_layout(const ModelConfig& model, const std::vector<JobShape>& jobs, const DeviceCosts& costs,
-                               const PackingPolicy& policy, const ReplicaDegrees& degrees);
-
-/// Of all replicas.
-std::vector<PipelineLayout> balanced_layouts(const ModelConfig& model, const std::vector<JobShape>& jobs, const DeviceCosts& costs,
-                                             const PackingPolicy& policy, const Parallel& parallel);
-
-/// How one replica packs its rows otherwise than the round.
-struct FollowedPacking {
-  int64_t token_budget = 0;  ///< at most; 0: the round's
-  std::vector<std::vector<int32_t>> hybrid_tasks;  ///< sharing hybrid: PackingPolicy::hybrid_tasks; empty: the round's
-  int64_t least_microbatches = 1;  ///< order split; 1: as it is chosen here
-  std::vector<std::vector<int32_t>> jobs_of_buckets;  ///< sharing hybrid, where ranks divide layers: RankPlanOptions::jobs_of_buckets
-  bool operator==(const FollowedPacking&) const = default;
-};
 
 struct RankPlannerOptions {
   RankOrder order = RankOrder::automatic;

@@ -10,17 +10,12 @@
 #include "jobs/parallel.h"
 #include "plan/fusion/round_tasks.h"
 #include "train/device_costs.h"
+#include "train/followed_packing.h"
 #include "train/planned_round.h"
 
 namespace cotune {
 
 class TrainingJob;
-
-/// Hybrid tasks that a plan made elsewhere prescribes.
-struct FollowedTasks {
-  HybridTasks tasks;  ///< jobs by their index in the run
-  std::string file;   ///< the plan's, for reports
-};
 
 /// Asks the planner, or the rule that was asked for, which resident jobs share microbatches. A set of jobs under a token budget, a recompute rule,
 /// stages and corrections is asked for once; jobs' lengths and shapes do not change during a run.

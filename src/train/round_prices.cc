@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "schedule/resident_memory.h"
+#include "schedule/adapter_shape.h"
 #include "train/microbatch_shape.h"
 #include "train/training_job.h"
 

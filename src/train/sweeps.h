@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "schedule/admission.h"
+#include "schedule/memory/admission.h"
 #include "schedule/successive_halving.h"
-#include "train/run_observer.h"
+#include "train/run_events.h"
 
 namespace cotune {
 

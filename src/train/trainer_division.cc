@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "ops/within_memory.h"
 #include "plan/deployment/replan.h"
-#include "schedule/resident_memory.h"
+#include "schedule/adapter_shape.h"
 #include "train/divided_memory.h"
 #include "train/job_change_texts.h"
 #include "train/trainer.h"

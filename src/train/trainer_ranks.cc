@@ -11,8 +11,9 @@
 #include "engine/rank_threads.h"
 #include "jobs/parallel.h"
 #include "ops/memory.h"
-#include "schedule/memory.h"
+#include "schedule/memory/peak_memory.h"
 #include "schedule/pipeline/rank_place.h"
+#include "train/balanced_layout.h"
 #include "train/divided_memory.h"
 #include "train/trainer.h"
 

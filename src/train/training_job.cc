@@ -351,4 +351,10 @@ JobShape TrainingJob::shape() const {
           .moment_count = own.moment_count};
 }
 
+std::vector<JobShape> shapes_of(std::span<const std::unique_ptr<TrainingJob>> jobs) {
+  std::vector<JobShape> shapes;
+  for (const auto& job : jobs) shapes.push_back(job->shape());
+  return shapes;
+}
+
 }  // namespace cotune

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,7 @@
 #include "engine/job_round.h"
 #include "jobs/deadline.h"
 #include "plan/shapes/job_shape.h"
-#include "schedule/memory_facts.h"
+#include "schedule/memory/memory_facts.h"
 #include "train/held_out_blocks.h"
 #include "train/job_state.h"
 
@@ -172,5 +173,7 @@ class TrainingJob {
   std::map<int64_t, Batch> batches_;  ///< of the rounds at hand, by step
   int64_t selection_pass_ = 0, selection_batch_ = 0, selection_passes_ = 0;
 };
+
+std::vector<JobShape> shapes_of(std::span<const std::unique_ptr<TrainingJob>> jobs);
 
 }  // namespace cotune

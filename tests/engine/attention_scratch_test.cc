@@ -10,7 +10,7 @@
 #include "ops/backend.h"
 #include "ops/low_rank_forms.h"
 #include "ops/memory.h"
-#include "schedule/memory_shapes.h"
+#include "schedule/memory/memory_shapes.h"
 
 namespace cotune::testing {
 namespace {

@@ -9,7 +9,7 @@
 #include "engine/random_job.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
-#include "schedule/weight_memory.h"
+#include "schedule/memory/weight_memory.h"
 
 namespace cotune::testing {
 namespace {

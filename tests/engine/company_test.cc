@@ -13,7 +13,7 @@
 #include "engine/reference_job.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
-#include "schedule/memory_shapes.h"
+#include "schedule/memory/memory_shapes.h"
 #include "support/on_device.h"
 
 namespace cotune::testing {

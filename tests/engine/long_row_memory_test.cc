@@ -8,8 +8,8 @@
 #include "engine/random_job.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
-#include "schedule/memory_shapes.h"
-#include "schedule/memory.h"
+#include "schedule/memory/memory_shapes.h"
+#include "schedule/memory/peak_memory.h"
 #include "support/on_device.h"
 
 namespace cotune::testing {

@@ -9,7 +9,7 @@
 #include "engine/reference_job.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
-#include "schedule/resident_memory.h"
+#include "schedule/memory/resident_memory.h"
 
 namespace cotune::testing {
 namespace {

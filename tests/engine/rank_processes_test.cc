@@ -13,10 +13,10 @@
 #include "engine/rank_rounds.h"
 #include "ops/memory.h"
 #include "schedule/adapter_shape.h"
+#include "schedule/memory/resident_memory.h"
+#include "schedule/memory/weight_memory.h"
 #include "schedule/pipeline/gpipe.h"
 #include "schedule/pipeline/rank_place.h"
-#include "schedule/resident_memory.h"
-#include "schedule/weight_memory.h"
 
 namespace cotune {
 namespace {

@@ -11,7 +11,7 @@
 #include "engine/memory_facts.h"
 #include "engine/process_ranks.h"
 #include "ops/memory.h"
-#include "schedule/weight_memory.h"
+#include "schedule/memory/weight_memory.h"
 
 namespace cotune {
 namespace {

@@ -1,6 +1,6 @@
 // The counted bytes of a round are those that the schedule predicts, to the byte.
 
-#include "schedule/step_memory.h"
+#include "schedule/memory/step_memory.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

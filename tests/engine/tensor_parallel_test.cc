@@ -11,7 +11,7 @@
 #include "engine/rank_threads.h"
 #include "ops/memory.h"
 #include "schedule/adapter_shape.h"
-#include "schedule/resident_memory.h"
+#include "schedule/memory/resident_memory.h"
 
 namespace cotune {
 namespace {

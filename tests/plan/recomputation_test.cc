@@ -64,7 +64,8 @@ TEST(Recomputation, KeepsTheInputsAndComputesForwardTwice) {
               0.002 * static_cast<double>(again.workspace));
   EXPECT_EQ(again.weights, kept.weights);
   EXPECT_EQ(stage_memory(model, whole, adapters, 2, counts, 3, 2, true).activations, 3 * again.activations);
-  StageMachine machine{.device = device_preset("A40"), .link = {}};
+  StageMachine machine;
+  machine.device = device_preset("A40");
   const StageSeconds once = stage_seconds(model, whole, adapters, counts, machine);
   machine.recompute = true;
   const StageSeconds twice = stage_seconds(model, whole, adapters, counts, machine);

@@ -44,7 +44,10 @@ TEST(RooflineProfile, PredictsStagesCloseToTheRooflineItself) {
     const StageShape stage{.last_layer = model.layer_count};
     for (const int64_t tokens : {64, 256, 512, 1024, 2048, 4096, 8192, 16384}) {
       const MicrobatchCounts counts = even_microbatch(2, tokens / 2, {1.0});
-      const StageMachine roofline{.device = device_preset(device)}, measured{.device = device_preset(device), .measured = &times};
+      StageMachine roofline;
+      roofline.device = device_preset(device);
+      StageMachine measured = roofline;
+      measured.measured = &times;
       const double truth = stage_seconds(model, stage, adapters, counts, roofline).total();
       const double fitted = stage_seconds(model, stage, adapters, counts, measured).total();
       EXPECT_NEAR(fitted / truth, 1, tokens < 256 ? 0.35 : 0.12) << device << ", " << tokens;

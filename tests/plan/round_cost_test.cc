@@ -110,7 +110,8 @@ TEST(RoundCost, WithMeasuredTimesIsTheTimeThatTheyGiveTheWholeRound) {
 }
 
 TEST(RoundCost, CountsTheLayersOfEveryTokensBackward) {
-  RoundJobs round{.model = smollm2_135m(), .machine = {.device = device_preset("cpu")}};
+  RoundJobs round{.model = smollm2_135m()};
+  round.machine.device = device_preset("cpu");
   round.jobs = {round_job(round.model, 0, 2, {100}, 0), round_job(round.model, 1, 1, {50}, 20)};
   RoundCost cost(round);
   EXPECT_EQ(cost.task(std::vector<int32_t>{0}).backward_layers, 200 * 30);
@@ -120,7 +121,8 @@ TEST(RoundCost, CountsTheLayersOfEveryTokensBackward) {
 }
 
 TEST(RoundCost, LabelsCostWhatTheirShareSays) {
-  RoundJobs round{.model = smollm2_135m(), .machine = {.device = device_preset("cpu")}};
+  RoundJobs round{.model = smollm2_135m()};
+  round.machine.device = device_preset("cpu");
   round.jobs = {round_job(round.model, 0, 4, {200})};
   const auto seconds = [&](double share) {
     round.labelled_shares = {share};

@@ -14,7 +14,6 @@
 #include "plan/cost/stage_memory.h"
 #include "schedule/pipeline/one_f_one_b.h"
 #include "schedule/pipeline/pipeline_cluster.h"
-#include "schedule/resident_memory.h"
 #include "schedule/small_model.h"
 
 namespace cotune {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/random.h"
+#include "schedule/memory/worst_case.h"
 #include "schedule/step_plan.h"
-#include "schedule/worst_case.h"
 
 namespace cotune {
 

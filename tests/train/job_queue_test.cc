@@ -6,7 +6,7 @@
 
 #include "engine/memory_facts.h"
 #include "ops/memory.h"
-#include "schedule/memory.h"
+#include "schedule/memory/peak_memory.h"
 #include "train/small_run.h"
 
 namespace cotune::testing {

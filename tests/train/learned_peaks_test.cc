@@ -8,7 +8,7 @@
 #include "engine/memory_facts.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
-#include "schedule/memory.h"
+#include "schedule/memory/peak_memory.h"
 #include "train/divided_memory.h"
 #include "train/run_values.h"
 #include "train/small_run.h"

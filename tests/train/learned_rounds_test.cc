@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
-#include "schedule/learned_peak.h"
+#include "schedule/memory/learned_peak.h"
 #include "schedule/pipeline/alive_tokens.h"
 #include "train/small_run.h"
 

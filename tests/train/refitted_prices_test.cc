@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "engine/rank_group.h"
+#include "train/balanced_layout.h"
 #include "train/price_refit.h"
 #include "train/rank_planner.h"
 #include "train/round_planner.h"
@@ -13,6 +14,14 @@
 
 namespace cotune::testing {
 namespace {
+
+DeviceCosts costs_of_cpu(const std::string& source) {
+  DeviceCosts costs;
+  costs.machine.device = device_preset("cpu");
+  costs.machine.dtype = "float32";
+  costs.source = source;
+  return costs;
+}
 
 /// A pipeline of two ranks with a stage each, on which microbatch m is priced m + 1 (forward) and 2 · (m + 1) (backward).
 class TwoStages : public ::testing::Test {
@@ -206,7 +215,7 @@ TEST(RefittedRuns, OnADeviceThatIsNotTherePlanAsBefore) {
     TrainerOptions options = refitting(2);
     options.refits_prices = refits;
     options.device.device = at::kMeta;
-    options.costs = DeviceCosts{{.device = device_preset("cpu"), .dtype = "float32"}, "a device that is not there"};
+    options.costs = costs_of_cpu("a device that is not there");
     options.observers = {&predictions[refits ? 1 : 0]};
     const RunSummary summary = Trainer(Backbone::emulated(small_config(), at::kFloat, {}, device), std::move(jobs), options).run();
     EXPECT_EQ(summary.prediction_errors, PredictionErrors{});
@@ -219,7 +228,7 @@ TEST(RefittedRuns, OnADeviceThatIsNotTherePlanAsBefore) {
 TEST(RefittedPlans, SayWithWhichCorrectionsTheyWerePriced) {
   SmallRun run("priced");
   const auto job = run.job(0, small_job("a", AdapterMethod::lora, 1, 3));
-  const DeviceCosts costs{{.device = device_preset("cpu"), .dtype = "float32"}, "a device"};
+  const DeviceCosts costs = costs_of_cpu("a device");
   const PackingPolicy policy{.token_budget = 256, .layer_count = small_config().layer_count};
   const JobRound round = job->next_round();
   for (const char* degrees : {"pp=2", "dp=2", "dp=1,len=30+pp=2"}) {
@@ -246,7 +255,7 @@ TEST(RefittedPlans, FuseJobsWhoseCallsTurnOutToBeDear) {
   std::vector<std::unique_ptr<TrainingJob>> jobs;
   std::vector<TrainingJob*> resident;
   for (size_t i = 0; i < specs.size(); ++i) resident.push_back(jobs.emplace_back(run.job(i, specs[i])).get());
-  DeviceCosts costs{{.device = device_preset("cpu"), .dtype = "float32"}, "a device of small fixed costs"};
+  DeviceCosts costs = costs_of_cpu("a device of small fixed costs");
   costs.machine.device.launch_seconds = 3e-7;
   costs.machine.device.memory_bandwidth = 1e18;
   RoundPlanner planner(small_config(), costs, TaskFusion::predicted);

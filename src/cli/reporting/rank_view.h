@@ -1,7 +1,7 @@
 #pragma once
 
 #include "control/run_view.h"
-#include "train/run_observer.h"
+#include "train/rank_summary.h"
 
 namespace cotune {
 

@@ -6,9 +6,10 @@
 #include "engine/memory_facts.h"
 #include "jobs/adapter_methods.h"
 #include "ops/memory.h"
+#include "schedule/adapter_shape.h"
+#include "schedule/memory/resident_memory.h"
+#include "schedule/memory/weight_memory.h"
 #include "schedule/pipeline/alive_tokens.h"
-#include "schedule/resident_memory.h"
-#include "schedule/weight_memory.h"
 #include "train/training_job.h"
 
 namespace cotune {

@@ -10,7 +10,7 @@
 
 #include "engine/backbone.h"
 #include "plan/cost/measured_times.h"
-#include "schedule/step_memory.h"
+#include "schedule/memory/step_memory.h"
 #include "train/run_observer.h"
 
 namespace cotune {

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "train/run_observer.h"
+#include "train/run_summary.h"
 
 namespace cotune {
 

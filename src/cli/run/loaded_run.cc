@@ -17,9 +17,9 @@
 #include "jobs/parallel.h"
 #include "model/config/tensor_shard.h"
 #include "ops/memory.h"
+#include "train/balanced_layout.h"
 #include "train/lost_checkpoints.h"
 #include "train/metrics_file.h"
-#include "train/rank_planner.h"
 #include "train/sweep_folder.h"
 #include "train/tensorboard_log.h"
 

@@ -58,7 +58,7 @@ struct PredictedMemory {
   std::vector<Job> jobs;
 };
 
-/// Predicts what admission will (schedule/memory.h), and adds a mistake for every job that can never fit,
+/// Predicts what admission will (schedule/memory/peak_memory.h), and adds a mistake for every job that can never fit,
 /// with the kind of memory that overflows. The weights count as their type in the file says, which for
 /// float32 products on bf16 parts may be more than they will take, with rotary tables for the longest row. process_layouts: as set_division has them.
 PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> jobs, const RunSpec& run,

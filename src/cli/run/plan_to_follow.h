@@ -9,8 +9,8 @@
 #include "jobs/job.h"
 #include "model/config/model_config.h"
 #include "plan/plan.h"
-#include "train/rank_planner.h"
-#include "train/round_planner.h"
+#include "schedule/pipeline/rank_plan.h"
+#include "train/followed_packing.h"
 
 namespace cotune {
 

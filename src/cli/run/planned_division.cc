@@ -14,7 +14,7 @@
 #include "plan/make_plan.h"
 #include "plan/nodes_planner.h"
 #include "train/divided_memory.h"
-#include "train/rank_planner.h"
+#include "train/thread_link.h"
 
 namespace cotune {
 namespace {

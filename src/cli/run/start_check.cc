@@ -16,8 +16,8 @@
 #include "jobs/emulated_file.h"
 #include "jobs/parallel.h"
 #include "ops/backend.h"
+#include "train/balanced_layout.h"
 #include "train/lost_checkpoints.h"
-#include "train/rank_planner.h"
 #include "train/sweep_folder.h"
 #include "train/trainer.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "schedule/resident_memory.h"
+#include "schedule/adapter_shape.h"
 #include "schedule/sequence_parallel.h"
 
 namespace cotune {

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "plan/cost/overlapped_stage.h"
-#include "schedule/resident_memory.h"
+#include "schedule/adapter_shape.h"
 #include "schedule/sequence_parallel.h"
 
 namespace cotune {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "plan/cost/stage_cost.h"
+#include "schedule/adapter_shape.h"
 #include "schedule/profile_grid.h"
-#include "schedule/resident_memory.h"
 #include "schedule/step_operators.h"
 
 namespace cotune {

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "plan/cost/stage_cost.h"
 #include "plan/shapes/typical_step.h"
-#include "schedule/resident_memory.h"
+#include "schedule/adapter_shape.h"
 #include "schedule/step_operators.h"
 
 namespace cotune {

@@ -7,7 +7,7 @@
 #include "model/config/families.h"
 #include "model/config/tensor_shard.h"
 #include "plan/cost/recomputation.h"
-#include "schedule/resident_memory.h"
+#include "schedule/adapter_shape.h"
 
 namespace cotune {
 namespace {

@@ -1,6 +1,6 @@
 #include "plan/shapes/weight_forms.h"
 
-#include "schedule/weight_memory.h"
+#include "schedule/memory/weight_memory.h"
 
 namespace cotune {
 

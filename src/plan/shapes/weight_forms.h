@@ -8,7 +8,7 @@
 
 namespace cotune {
 
-/// How they lie in memory: element_size, packed and parts are those of MemoryFacts (schedule/memory_facts.h).
+/// How they lie in memory: element_size, packed and parts are those of MemoryFacts (schedule/memory/memory_facts.h).
 struct WeightForms {
   int64_t element_size = 2;
   bool packed = true;

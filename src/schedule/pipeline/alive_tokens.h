@@ -3,8 +3,8 @@
 
 #include <span>
 
+#include "schedule/memory/worst_case.h"
 #include "schedule/pipeline/rank_plan.h"
-#include "schedule/worst_case.h"
 
 namespace cotune {
 

@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "schedule/memory/worst_case.h"
 #include "schedule/pipeline/divided_rounds.h"
 #include "schedule/random_batches.h"
 #include "schedule/small_model.h"
-#include "schedule/worst_case.h"
 
 namespace cotune {
 namespace {
