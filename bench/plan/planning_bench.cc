@@ -6,12 +6,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <ctime>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/process_cores.h"
+#include "base/random.h"
 #include "base/steady_seconds.h"
 #include "dispatch_study.h"
 #include "distributions.h"
@@ -21,6 +23,7 @@
 #include "plan/fusion_figures.h"
 #include "plan/node_changes.h"
 #include "plan/shapes/length_buckets.h"
+#include "plan/shapes/length_histogram.h"
 #include "plan/shapes/published_lengths.h"
 #include "rows.h"
 
@@ -76,6 +79,22 @@ void dispatch() {
              100 * quantile(gaps, 0.5), 100 * quantile(gaps, 1));
 }
 
+/// Boundaries alone, of a round of LobRA's 7B study.
+void bucketing_time() {
+  constexpr int64_t rows = 1696, intervals = 64, rounds = 100;
+  std::vector<double> seconds;
+  for (uint64_t round = 0; round < rounds; ++round) {
+    std::vector<int64_t> lengths;
+    for (int64_t i = 0; i < rows; ++i) lengths.push_back(1 + static_cast<int64_t>(uniform(round, static_cast<uint64_t>(i)) * 256 * intervals));
+    const double start = cpu_seconds();
+    bucket_lengths(lengths);
+    seconds.push_back(cpu_seconds() - start);
+  }
+  print_row("LB-20: boundaries of 16 buckets for 1,696 rows over 64 intervals", "–", "5 ms",
+            fmt::format("median {:.2f} ms, at most {:.2f} ms{}", 1e3 * quantile(seconds, 0.5), 1e3 * quantile(seconds, 1),
+                        missed_unless(quantile(seconds, 0.5) <= 0.005)));
+}
+
 /// Llama-2-70B with the tasks of the scalability study.
 std::vector<JobShape> scalability_jobs(const ModelConfig& model) {
   std::vector<JobShape> jobs;
@@ -121,6 +140,29 @@ void whole_plan_time() {
                           seconds, seconds > goal ? " (**missed**)" : "", seconds - planned, changes,
                           result.alternatives.size(), replicas_text(*result.plan()), result.plan()->predicted.seconds));
   }
+}
+
+/// MuxTune's Table 2 four times, on one core (MX-28).
+void time_of_many_jobs() {
+  const ModelConfig model = model_preset("llama-2-7b");
+  constexpr std::array<int64_t, 8> batches{4, 2, 4, 4, 8, 2, 4, 4}, lengths{256, 64, 256, 64, 64, 256, 256, 256};  // as the tests' stand-ins
+  std::vector<JobShape> jobs;
+  for (int32_t i = 0; i < 32; ++i) {
+    JobShape& job = jobs.emplace_back();
+    job.name = fmt::format("job {}", i);
+    job.batch_size = batches[static_cast<size_t>(i) % batches.size()];
+    job.lengths = histogram_of({&lengths[static_cast<size_t>(i) % lengths.size()], 1});
+    JobSpec spec;
+    spec.adapter.r = 16;
+    job.adapters = adapter_shapes(spec, i, model);
+  }
+  ClusterSpec cluster;
+  cluster.nodes = {{.name = "a40", .count = 1, .devices = 4, .device = device_preset("A40"), .link = link_preset("pcie4")}};
+  const double start = cpu_seconds();
+  const PlanningResult result = make_plan(model, cluster, jobs, {.threads = 1});
+  const double seconds = cpu_seconds() - start;
+  print_row("MX-28: all of cotune plan, Llama-2-7B, 32 jobs, 4 devices, one core", "under 10 s", "1 s",
+            fmt::format("{:.2f} s{}; {} alternatives; {}", seconds, missed_unless(seconds <= 1), result.alternatives.size(), replicas_text(*result.plan())));
 }
 
 void planning_time() {
@@ -175,9 +217,9 @@ int main(int argc, char** argv) {
       {"ablation", ablation_rows},
       {"70b", table6_rows},
       {"plans", published_plan_rows},
-      {"planning", [] { dispatch(), planning_time(); }},
+      {"planning", [] { dispatch(), bucketing_time(), planning_time(); }},
       {"optima", dispatch_optimum_rows},
-      {"plan", whole_plan_time},
+      {"plan", [] { whole_plan_time(), time_of_many_jobs(); }},
       {"deployments", deployment_rows},
       {"fusion", print_fusion_figures},
       {"order", order_rows},

@@ -29,7 +29,7 @@ struct Disturbances {
   void check(const Plan& plan) const;
   /// The replica that begins at `first_rank`, with what concerns it; `start_s`: when its run begins.
   PipelineCluster slowed(const PipelineCluster& links, int64_t first_rank, int64_t stage_count, double start_s) const;
-  /// What the ring all-reduce between replicas goes at: the worst latency and bandwidth of the plan's link (plan_totals.h) and of the slowed
+  /// What the ring all-reduce between replicas goes at: the worst latency and bandwidth of the plan's link (plan/plan_totals.h) and of the slowed
   /// ones between replicas.
   LinkSpec exchange_link(const Plan& plan, const ClusterSpec& cluster) const;
 };

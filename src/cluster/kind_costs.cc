@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "plan/cost/stage_memory.h"
+#include "schedule/operator_cost.h"
 
 namespace cotune {
 namespace {

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -77,13 +79,23 @@ void read_jobs_text(const std::string& file, ControlRequest::JobsText& add) {
   add.working_directory = fs::current_path().string();
 }
 
+/// As the socket has it; CLI11's own check would call 1.5 a number out of the range.
+std::string priority_mistake(const std::string& text) {
+  int64_t priority = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), priority);
+  if (error == std::errc() && end == text.data() + text.size() && std::abs(priority) <= most_priority) return "";
+  return fmt::format("must be a whole number from {} to {}, got {}", -most_priority, most_priority, text);
+}
+
 /// Of a run that takes long to answer, says so.
 ControlReply answer_of(ControlClient& client, const JobArguments& arguments, std::string& line) {
   const ControlRequest& request = arguments.request;
   if (std::optional<ControlReply> reply = client.ask_within(most_seconds_to_answer, request, &line)) return *std::move(reply);
   const bool is_look = request.action == ControlAction::list || request.action == ControlAction::status;
   fmt::print(stderr, "the run in {} has not answered for {} s: {}; waiting, Ctrl-C gives up\n", arguments.run, most_seconds_to_answer.count(),
-             is_look ? "its process may be stopped, or the machine very busy" : "it may be in the middle of a round");
+             is_look                                ? "its process may be stopped, or the machine very busy"
+             : request.action == ControlAction::add ? "it may be reading the data of these jobs, or be in the middle of a round"
+                                                    : "it may be in the middle of a round");
   return client.ask(request, &line);
 }
 
@@ -132,7 +144,7 @@ void add_job_command(CLI::App& app) {
   of_one_job(ControlAction::pause, "Save a job and take it out of memory");
   of_one_job(ControlAction::resume, "Let a paused job go on");
   const auto [ranked, given] = of_one_job(ControlAction::priority, "Change who goes first when memory is short");
-  ranked->add_option("priority", given->request.priority, "Higher goes first")->required()->check(CLI::Range(-1'000'000, 1'000'000));
+  ranked->add_option("priority", given->request.priority, "Higher goes first")->required()->check(CLI::Validator(priority_mistake, ""));
   add(ControlAction::drain, "Save every job and end the run, as SIGTERM does");
 }
 

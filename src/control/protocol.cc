@@ -23,7 +23,6 @@ constexpr std::array<std::string_view, 9> action_names = {"status", "list",   "v
                                                           "pause",  "resume", "priority", "drain"};
 constexpr std::array<std::string_view, 7> code_names = {"bad_request", "too_long", "unknown_job", "conflict",
                                                         "refused",     "ended",    "failed"};
-constexpr int64_t most_priority = 1'000'000;  // of the jobs file
 constexpr size_t longest_id = 200;
 
 /// What was found, for a message: short, on one line.

@@ -16,6 +16,9 @@ namespace cotune {
 /// Every request and reply names it; another version is refused.
 inline constexpr int control_version = 1;
 
+/// A job's priority is from −most_priority to this, as in a jobs file.
+inline constexpr int64_t most_priority = 1'000'000;
+
 enum class ControlAction { status, list, view, add, cancel, pause, resume, priority, drain };
 std::string_view to_string(ControlAction action);
 

@@ -23,6 +23,12 @@ void wake(const Descriptor& event) {
   [[maybe_unused]] const ssize_t written = ::write(event.get(), &one, sizeof one);  // full: it is awake
 }
 
+bool is_for_later(int reason) { return reason == EAGAIN || reason == EWOULDBLOCK || reason == EINTR; }
+
+}  // namespace
+
+namespace control_server {  // what ControlServer::Loop is made of
+
 /// Replies on their way to the server's thread.
 class Outbox {
  public:
@@ -79,11 +85,12 @@ struct Connection {
   bool is_done() const { return output.empty() && !is_busy && (closes || has_ended); }
 };
 
-bool is_for_later(int reason) { return reason == EAGAIN || reason == EWOULDBLOCK || reason == EINTR; }
-
-}  // namespace
+}  // namespace control_server
 
 class ControlServer::Loop {
+  using Outbox = control_server::Outbox;
+  using Connection = control_server::Connection;
+
  public:
   Loop(Descriptor listener, Handler handler, ControlLimits limits)
       : listener_(std::move(listener)), handler_(std::move(handler)), limits_(limits), outbox_(std::make_shared<Outbox>()) {}

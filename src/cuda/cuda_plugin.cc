@@ -46,7 +46,7 @@ class CudaPlugin final : public DevicePlugin {
   void activate(int index) override {
     // A stream whose work waits for another rank must not hold up streams that share its queue to the device (8 queues by default).
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
-    // While one thread asks torch for operators of equal bits (flash_attention.cc), products of another one are asked too, and
+    // While one thread asks torch for operators of equal bits (ops/flash_attention.cc), products of another one are asked too, and
     // refuse where cuBLAS could take more workspaces than one stream's. What it says is what torch takes anyway.
     setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);

@@ -11,7 +11,7 @@
 namespace cotune {
 namespace {
 
-/// Whether the operator belongs to the action's layers (action.h: -1 all; l..m those layers; L, L the head).
+/// Whether the operator belongs to the action's layers (schedule/action.h: -1 all; l..m those layers; L, L the head).
 bool in_range(const Operator& op, const Action& action, int64_t layer_count) {
   if (action.first_layer < 0) return true;
   if (op.kind == OperatorKind::head) return action.first_layer == layer_count;

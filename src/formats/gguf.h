@@ -1,4 +1,4 @@
-/// GGUF files, versions 2 and 3, little-endian (ggml, docs/gguf.md): metadata pairs, a table of tensors, and
+/// GGUF files, versions 2 and 3, little-endian (ggml's docs/gguf.md): metadata pairs, a table of tensors, and
 /// their bytes, each aligned.
 #pragma once
 

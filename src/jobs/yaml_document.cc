@@ -15,7 +15,8 @@ namespace cotune {
 namespace {
 
 [[noreturn]] void fail(const std::string& file_name, int line, std::string message) {
-  throw UserError(Diagnostic{file_name, line, "", std::move(message)}.to_string());
+  const Diagnostic mistake{file_name, line, "", std::move(message)};
+  throw UserMistakes(mistake.to_string(), {mistake});
 }
 
 /// Offset of the first byte that is not part of well-formed UTF-8 (RFC 3629); npos when there is none.

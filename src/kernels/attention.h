@@ -55,7 +55,7 @@ struct AttentionKvGradient {
   int64_t stride = 0;
   /// Chunks of a chain: [tokens, kv_heads · head_dim] contiguous, added to. Zero before the last chunk of the chain;
   /// chunks come in descending order. Rows 0 .. position + query_count - 1 are touched, and after the call rows from
-  /// `position` on are final (store_kv_gradient).
+  /// `position` on are final.
   float* dk_accumulator = nullptr;
   float* dv_accumulator = nullptr;
 };
@@ -83,10 +83,5 @@ void attention_backward(DType dtype, const AttentionShape& shape, std::span<cons
                         std::span<const AttentionKvGradient> gradients, const void* q, int64_t q_stride,
                         const void* out, int64_t out_stride, const void* dout, int64_t dout_stride, const float* lse,
                         void* dq, int64_t dq_stride, MemorySource memory = MemorySource::heap());
-
-/// Rounds finished rows of an accumulator to dtype: destination[t, c] = source[t, c] for c < columns.
-/// source is [token_count, columns] contiguous; the destination's stride is in elements.
-void store_kv_gradient(DType dtype, const float* source, int64_t token_count, int64_t columns, void* destination,
-                       int64_t stride);
 
 }  // namespace cotune::kernels

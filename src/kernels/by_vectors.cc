@@ -42,7 +42,6 @@ COTUNE_BY_VECTORS(expand_add)
 COTUNE_BY_VECTORS(sparse_delta_forward)
 COTUNE_BY_VECTORS(sparse_delta_input_gradient)
 COTUNE_BY_VECTORS(sparse_delta_value_gradient)
-COTUNE_BY_VECTORS(store_kv_gradient)
 
 namespace {
 
@@ -123,10 +122,6 @@ void sparse_delta_input_gradient(DType dtype, std::span<const SparseRows> groups
 void sparse_delta_value_gradient(DType dtype, std::span<const SparseValueGradient> groups, const void* x, int64_t x_stride, const void* dy,
                                  int64_t dy_stride) {
   sparse_delta_value_gradient_for(vectors_for(dtype))(dtype, groups, x, x_stride, dy, dy_stride);
-}
-
-void store_kv_gradient(DType dtype, const float* source, int64_t token_count, int64_t columns, void* destination, int64_t stride) {
-  store_kv_gradient_for(vectors_for(dtype))(dtype, source, token_count, columns, destination, stride);
 }
 
 }  // namespace cotune::kernels

@@ -11,7 +11,7 @@
 namespace cotune {
 namespace {
 
-constexpr std::array<std::pair<ActionKind, const char*>, 17> action_names = {{
+constexpr std::array<std::pair<ActionKind, const char*>, 10> action_names = {{
     {ActionKind::forward, "forward"},
     {ActionKind::recompute, "recompute"},
     {ActionKind::backward, "backward"},
@@ -19,15 +19,8 @@ constexpr std::array<std::pair<ActionKind, const char*>, 17> action_names = {{
     {ActionKind::receive_activation, "receive_activation"},
     {ActionKind::send_error, "send_error"},
     {ActionKind::receive_error, "receive_error"},
-    {ActionKind::collective_start, "collective_start"},
-    {ActionKind::collective_wait, "collective_wait"},
     {ActionKind::reduce_gradients, "reduce_gradients"},
     {ActionKind::optimizer_step, "optimizer_step"},
-    {ActionKind::evaluate, "evaluate"},
-    {ActionKind::checkpoint, "checkpoint"},
-    {ActionKind::register_job, "register_job"},
-    {ActionKind::unregister_job, "unregister_job"},
-    {ActionKind::swap_plan, "swap_plan"},
     {ActionKind::free, "free"},
 }};
 

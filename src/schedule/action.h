@@ -15,15 +15,8 @@ enum class ActionKind {
   receive_activation,
   send_error,
   receive_error,
-  collective_start,
-  collective_wait,
   reduce_gradients,
   optimizer_step,
-  evaluate,
-  checkpoint,
-  register_job,
-  unregister_job,
-  swap_plan,
   free,                ///< the microbatch's activations (and, at a chain's end, its keys and values)
 };
 
@@ -49,13 +42,13 @@ struct Action {
   ActionKind kind = ActionKind::forward;
   int32_t hybrid_task = 0;
   int32_t microbatch = -1;   ///< index into StepPlan::microbatches
-  int32_t job = -1;          ///< reduce_gradients, optimizer_step, evaluate, checkpoint, (un)register_job
+  int32_t job = -1;          ///< reduce_gradients, optimizer_step
   int64_t job_step = -1;
   int32_t first_layer = -1;  ///< forward, recompute, backward: see above
   int32_t last_layer = -1;
   int32_t stage = 0;         ///< the stage, of those of the pipeline; messages: the one that uses what is sent
   int32_t peer = -1;         ///< messages: the other rank
-  int64_t bytes = 0;         ///< messages and collectives
+  int64_t bytes = 0;         ///< messages
   /// forward, backward: of the microbatches of RankPlan::clocks[clock] side by side (pipeline/clocks.h); microbatch is the first
   /// of them that the stage takes in this direction.
   int32_t clock = -1;

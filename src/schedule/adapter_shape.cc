@@ -1,6 +1,7 @@
 #include "schedule/adapter_shape.h"
 
 #include "jobs/adapter_methods.h"
+#include "model/config/tensor_shard.h"
 
 namespace cotune {
 

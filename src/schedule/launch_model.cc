@@ -1,5 +1,7 @@
 #include "schedule/launch_model.h"
 
+#include "schedule/operator_cost.h"
+
 namespace cotune {
 
 LaunchCount count_launches(const ModelConfig& config, const StageShape& stage, const std::vector<Operator>& operators,

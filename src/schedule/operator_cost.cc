@@ -1,8 +1,8 @@
+#include "schedule/operator_cost.h"
+
 #include <algorithm>
 #include <bit>
 
-#include "base/error.h"
-#include "schedule/adapter_cost.h"
 #include "schedule/operators.h"
 #include "schedule/sequence_parallel.h"
 

@@ -69,27 +69,4 @@ StepPlan plan_step(std::span<const BatchShape> batches, const PackingPolicy& pol
 StepPlan plan_step_with_segments(std::span<const BatchShape> batches, const PackingPolicy& policy,
                                  int64_t segment_tokens);
 
-/// Proves what the engine relies on; throws InternalError naming the first violation: every token of every batch is in
-/// exactly one segment; atoms, segments and row parts ordered as microbatch.h says; no microbatch above the token budget
-/// (batch_all excepted), no fused jobs under separate and temporal, none of two hybrid tasks, pads only where the layout
-/// has them; forward before backward, each once; a chain's chunks forward in order and backward in strict reverse, its
-/// activations alive in between; gradients of a job in descending atom order; the backward of a microbatch in one piece,
-/// from the head down to its lowest adapted layer; one optimizer_step per job after its last backward; recompute directly
-/// before the backward of the same layer; everything freed once.
-void verify(const StepPlan& plan, int64_t layer_count);
-
-/// Tokens that go through the model, by what they are. real + pad = processed.
-struct TokenCounts {
-  int64_t real = 0;
-  int64_t pad_to_row = 0;    ///< padded to the job's own longest row (MuxTune bills these to the user)
-  int64_t pad_to_mix = 0;    ///< padded to the longest row of the microbatch
-  int64_t pad_to_chunk = 0;  ///< padded to whole chunks
-  int64_t processed() const { return real + pad_to_row + pad_to_mix + pad_to_chunk; }
-  TokenCounts& operator+=(const TokenCounts& more);
-  bool operator==(const TokenCounts&) const = default;
-};
-
-/// Counts per batch of the plan, in the order of StepPlan::batches (MuxTune §3.5's metric).
-std::vector<TokenCounts> count_tokens(const StepPlan& plan);
-
 }  // namespace cotune

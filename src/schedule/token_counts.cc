@@ -1,7 +1,7 @@
+#include "schedule/token_counts.h"
+
 #include <algorithm>
 #include <map>
-
-#include "schedule/step_plan.h"
 
 namespace cotune {
 

@@ -12,6 +12,7 @@
 #include "plan/cost/replica_stages.h"
 #include "plan/cost/weight_sharding.h"
 #include "schedule/adapter_shape.h"
+#include "schedule/operator_cost.h"
 #include "schedule/pipeline/lorapp.h"
 #include "schedule/pipeline/weight_copies.h"
 #include "schedule/sequence_parallel.h"

@@ -20,8 +20,8 @@ struct RankSummary {
   double seconds = 0;         ///< of the rounds
   double waited_seconds = 0;  ///< for messages, in all-reduces, and at the end of a round for the others
   SentMessages sent;          ///< of the rounds: to other stages
-  int64_t all_reduces = 0;    ///< of the rounds, and other collectives, among the ranks that divide its layers
-  double exposed_seconds = 0; ///< of waited_seconds: for these all-reduces, with nothing to compute beside them
+  int64_t collectives = 0;    ///< of the rounds, among the ranks that divide its layers: all-reduces, reduce-scatters, all-gathers
+  double exposed_seconds = 0; ///< of waited_seconds: for these collectives, with nothing to compute beside them
   int64_t exchanged_bytes = 0;  ///< of the rounds: gradients that it sent to other replicas
   double exchanging_seconds = 0; ///< of waited_seconds: for gradients of other replicas, with nothing to compute beside their exchange
   double gathering_seconds = 0; ///< of waited_seconds: for slices of frozen weights that other ranks have

@@ -9,7 +9,7 @@
 namespace cotune {
 
 /// What whole rounds take beside what they are predicted to, with the corrections of stages that there are now: one line (plan/cost/
-/// time_refit.h), so that what is no work of a stage counts too (lists, messages, waking up).
+/// plan/cost/time_refit.h), so that what is no work of a stage counts too (lists, messages, waking up).
 ///
 /// Rounds were priced with the corrections that there were then. A prediction is carried over to other ones by the busiest stage,
 ///   predicted · max_s W_s(now) / max_s W_s(then),   W_s: all that the rounds' microbatches take on stage s by such corrections,

@@ -8,6 +8,7 @@
 
 #include "device/plugin.h"
 #include "schedule/step_plan.h"
+#include "schedule/token_counts.h"
 #include "train/prediction_errors.h"
 #include "train/rank_summary.h"
 

@@ -24,7 +24,7 @@ struct JobChanges {
 /// What RUN/run.json says of a run: all that its results depend on, and how it is packed.
 struct RunRecord {
   JobsFile configuration;                          ///< effective
-  std::string model_fingerprint;                   ///< model_files.h
+  std::string model_fingerprint;                   ///< model/weights/model_files.h
   std::string compute_dtype;
   std::string launch;                              ///< Launching::name of what started the process that wrote it
   std::string emulated;                            ///< the file whose times stood in for a device; "": there was one

@@ -11,6 +11,7 @@
 #include "ops/memory.h"
 #include "plan/cost/stage_cost.h"
 #include "schedule/step_plan.h"
+#include "schedule/token_counts.h"
 #include "train/planned_round.h"
 #include "train/prediction_errors.h"
 #include "train/rank_summary.h"

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "engine/memory_facts.h"
 #include "ops/within_memory.h"
+#include "schedule/token_counts.h"
 #include "train/divided_memory.h"
 #include "train/learning_rate.h"
 

@@ -16,6 +16,7 @@
 #include "engine/thread_watch.h"
 #include "schedule/memory/admission.h"
 #include "schedule/memory/learned_peak.h"
+#include "schedule/token_counts.h"
 #include "train/price_refit.h"
 #include "train/process_memory.h"
 #include "train/rank_planner.h"
@@ -146,7 +147,7 @@ class Trainer {
   // On this thread, or on ranks (trainer_ranks.cc).
   void start_alone();
   void start_ranks();
-  /// What ranks have of a job that are processes or divide layers, before and after what is done with the adapter here (rank_group.h).
+  /// What ranks have of a job that are processes or divide layers, before and after what is done with the adapter here (engine/rank_group.h).
   void share_with_ranks(TrainingJob& job);
   void gather_from_ranks(TrainingJob& job);
   /// That this thread is at what it does with the job's files, for those who watch the ranks.

@@ -56,7 +56,7 @@ struct TrainerOptions {
   RankOrder pipeline_order = RankOrder::automatic;
   Interleave interleave = Interleave::automatic;   ///< where ranks divide layers
   int64_t rounds_at_once = 0;                  ///< on ranks, without a flush between them; 0: those of about eight seconds
-  /// Of ranks that are threads of this process on `host`: seconds without progress after which one counts as hung (thread_watch.h); 0: nobody
+  /// Of ranks that are threads of this process on `host`: seconds without progress after which one counts as hung (engine/thread_watch.h); 0: nobody
   /// looks. at_hang: told what is wrong, on the thread that looks; it ends the process.
   double hang_timeout_s = 0;
   std::string host;

@@ -13,6 +13,7 @@
 #include "ops/memory.h"
 #include "schedule/memory/peak_memory.h"
 #include "schedule/pipeline/rank_place.h"
+#include "schedule/token_counts.h"
 #include "train/balanced_layout.h"
 #include "train/divided_memory.h"
 #include "train/trainer.h"
@@ -231,7 +232,7 @@ void Trainer::count_rank_times() {
     own.seconds += times.seconds;
     own.waited_seconds += time.waited_s + times.idle_s[i];
     own.sent += time.sent;
-    own.all_reduces += time.collectives;
+    own.collectives += time.collectives;
     own.exposed_seconds += time.exposed_s;
     own.gathering_seconds += time.gathering_s;
     own.exchanging_seconds += time.exchanging_s;

@@ -70,7 +70,7 @@ class Emulated(LiveViewTest):
         self.assertEqual(summary["losses"], {"short": [], "long": []})
         self.assertEqual([(rank["first_layer"], rank["part"]) for rank in summary["ranks"][:3]], [(0, 0), (0, 1), (summary["ranks"][2]["first_layer"], 0)])
         self.assertEqual(len(summary["ranks"]), 8)
-        self.assertGreater(summary["ranks"][0]["all_reduces"], 0)
+        self.assertGreater(summary["ranks"][0]["collectives"], 0)
         self.assertGreater(summary["ranks_predicted_seconds"], 0)
         for job in summary["jobs"]:
             self.assertEqual((job["status"], job["step"], job["adapter_step"]), ("finished", 3, None))
@@ -97,7 +97,7 @@ class Emulated(LiveViewTest):
             self.assertEqual([rank["replica"] for rank in summary["ranks"]], [0, 1, 2, 3, 4, 4, 5, 5] + [6] * 8)
             for rank in summary["ranks"]:
                 self.assertGreater(rank["exchanged_bytes"], 0)
-                self.assertEqual(rank["all_reduces"] > 0, rank["parts"] > 1)
+                self.assertEqual(rank["collectives"] > 0, rank["parts"] > 1)
             self.assertGreater(summary["ranks_predicted_seconds"], 0)
             self.assertGreater(summary["planning"]["seconds"], 0)
             for job in summary["jobs"]:

@@ -156,6 +156,12 @@ class WhileARunGoesOn(JobTest):
         self.assertIn("there is no command `pauze`; did you mean `pause`?", self.run_program("job", "pauze", "a", expect=2).stderr)
         self.assertIn("a command is needed: list, status, add,", self.run_program("job", expect=2).stderr)
         self.assertIn("no such file", self.job("add", run, self.path / "none.yaml", expect=2).stderr.lower())
+        self.assertIn("must be a whole number from -1000000 to 1000000, got 1.5", self.job("priority", run, "plain", "1.5", expect=2).stderr)
+        (self.path / "broken.yaml").write_text("\njobs: [")
+        done = self.job("add", run, self.path / "broken.yaml", "--json", expect=2)
+        [mistake] = json.loads(done.stdout)["error"]["mistakes"]
+        self.assertEqual((Path(mistake["file"]).name, mistake["line"]), ("broken.yaml", 2))
+        self.assertIn("not YAML", mistake["message"])
         self.assertEqual(list(self.listed(run)), ["plain"])
         while self.listed(run)["plain"]["status"] != "finished":
             time.sleep(0.05)
@@ -293,6 +299,20 @@ class WhenARunIsResumed(JobTest):
         self.run_program("train", jobs, "--resume", "--output-dir", run)
         self.assertEqual(self.adapters("run"), self.adapters("whole"))
         self.assertEqual(self.results("run"), self.results("whole"))
+
+    def test_jobs_whose_data_is_being_read_when_the_run_ends_are_told_so(self):
+        (self.path / "long.jsonl").write_text('{"input_ids": [3, 4, 5], "labels": [3, 4, 5]}\n' * 400_000)
+        more = self.one_job("sparse", 4, file="more.yaml")
+        more.write_text(more.read_text().replace("sparse.jsonl", "long.jsonl"))
+        run = self.path / "run"
+        process = self.start_quietly(self.one_job("plain", ENDLESS), "--threads=1", "--output-dir", run)
+        self.wait_for_status(run, "plain", "running")
+        add = self.ask(run, request="add", jobs_file=more.name, text=more.read_text(), folder=str(self.path))
+        self.told(run, request="drain")
+        reply = json.loads(add.makefile().readline())
+        self.assertEqual((reply["ok"], reply["error"]["code"]), (False, "ended"))
+        self.assertEqual(process.wait(LIMIT_S), 130)
+        self.assertEqual([job["name"] for job in json.loads((run / "summary.json").read_text())["jobs"]], ["plain"])
 
     def test_a_cancelled_job_stays_cancelled_and_a_run_may_be_drained(self):
         jobs = self.jobs_file(steps=40, save_steps=0)

@@ -37,7 +37,7 @@ class RankProcesses(LaunchTest):
         self.assertEqual([(rank["first_layer"], rank["part"], rank["parts"]) for rank in ranks],
                          [(0, 0, 2), (0, 1, 2), (1, 0, 2), (1, 1, 2)])
         for rank in ranks:
-            self.assertGreater(rank["all_reduces"], 0)
+            self.assertGreater(rank["collectives"], 0)
         self.assert_like_one_rank("four", *EXACT, bound=1e-8)
 
     def test_processes_that_divide_the_tokens_too_leave_what_one_rank_leaves(self):

@@ -47,7 +47,7 @@ class Ranks(ProgramTest):
         self.assertEqual([(rank["first_layer"], rank["part"], rank["parts"]) for rank in ranks],
                          [(0, 0, 2), (0, 1, 2), (1, 0, 2), (1, 1, 2)])
         for rank in ranks:
-            self.assertGreater(rank["all_reduces"], 0)
+            self.assertGreater(rank["collectives"], 0)
         trace = self.path / "trace.json"
         self.train("half", "--parallel=tp=2", "--ranks=2", "--trace", trace, *exact)
         self.assert_alike("half", "one", 1e-8)
@@ -77,7 +77,7 @@ class Ranks(ProgramTest):
             with self.subTest(parallel):
                 ranks = self.train(run, f"--parallel={parallel}", *exact)[-1]["ranks"]
                 self.assert_alike(run, "one", 1e-8)
-                self.assertGreater(ranks[-1]["all_reduces"], 0)
+                self.assertGreater(ranks[-1]["collectives"], 0)
         self.train("again", "--parallel=tp=2,seq", "--recompute=always", "--layout=padded", *exact)
         self.assert_alike("again", "one", 1e-8)
         for wrong, why in (("seq", "seq beside tp"), ("pp=2,seq", "seq beside tp"), ("tp=2,seq,seq", "seq beside tp")):
@@ -208,7 +208,7 @@ class Ranks(ProgramTest):
         self.assert_alike("at-once-3", "at-once-1", 0)
         self.assertGreater(flushes[1], flushes[3])
         done = self.train("none", "--rounds-at-once=2", expect=2)
-        self.assertIn("`rounds_at_once` belongs to several ranks", done.stderr)
+        self.assertIn("`rounds_at_once` belongs to several ranks; run.ranks is 1; with --plan, too, run.ranks or run.parallel says", done.stderr)
 
     def test_a_run_goes_on_with_another_number_of_ranks(self):
         self.train("one")

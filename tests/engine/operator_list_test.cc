@@ -8,6 +8,7 @@
 #include "ops/backend.h"
 #include "ops/call_counts.h"
 #include "schedule/launch_model.h"
+#include "schedule/operator_cost.h"
 #include "schedule/operators.h"
 
 namespace cotune::testing {

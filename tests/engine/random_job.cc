@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "jobs/target_modules.h"
 #include "model/weights/model_files.h"
+#include "schedule/verify_step_plan.h"
 
 namespace cotune::testing {
 

@@ -13,6 +13,7 @@
 #include "engine/rank_rounds.h"
 #include "engine/rank_threads.h"
 #include "schedule/adapter_shape.h"
+#include "schedule/operator_cost.h"
 #include "schedule/random_batches.h"
 #include "schedule/sequence_parallel.h"
 

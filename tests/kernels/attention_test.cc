@@ -114,10 +114,13 @@ struct Batch {
       const AttentionKvGradient gradient = {nullptr, nullptr, 0, dk.data(), dv.data()};
       backward({&chunks[c], 1}, {&gradient, 1});
       const int64_t from = chunks[c].position;
-      store_kv_gradient(dtype(), dk.data() + from * kv_columns(), chunks[c].query_count, kv_columns(),
-                        dqkv.at(from * qkv_stride() + q_stride()), qkv_stride());
-      store_kv_gradient(dtype(), dv.data() + from * kv_columns(), chunks[c].query_count, kv_columns(),
-                        dqkv.at(from * qkv_stride() + q_stride() + kv_columns()), qkv_stride());
+      for (int64_t t = from; t < from + chunks[c].query_count; ++t) {
+        for (int64_t column = 0; column < kv_columns(); ++column) {
+          const int64_t place = t * qkv_stride() + q_stride() + column;
+          dqkv.set(place, dk[static_cast<size_t>(t * kv_columns() + column)]);
+          dqkv.set(place + kv_columns(), dv[static_cast<size_t>(t * kv_columns() + column)]);
+        }
+      }
     }
   }
 

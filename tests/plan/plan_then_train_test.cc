@@ -9,6 +9,7 @@
 #include "schedule/pipeline/one_f_one_b.h"
 #include "schedule/pipeline/rank_plan.h"
 #include "schedule/step_plan.h"
+#include "schedule/token_counts.h"
 
 namespace cotune {
 namespace {

@@ -8,6 +8,8 @@
 #include "plan/cost/stage_cost.h"
 #include "plan/random_round.h"
 #include "plan/synthetic_profile.h"
+#include "schedule/token_counts.h"
+#include "schedule/verify_step_plan.h"
 
 namespace cotune {
 namespace {

@@ -10,6 +10,7 @@
 
 #include "plan/random_round.h"
 #include "schedule/step_plan.h"
+#include "schedule/verify_step_plan.h"
 
 namespace cotune {
 namespace {

@@ -12,6 +12,7 @@
 #include "plan/cost/priced_stage.h"
 #include "plan/cost/replica_costs.h"
 #include "plan/cost/stage_memory.h"
+#include "schedule/operator_cost.h"
 #include "schedule/pipeline/one_f_one_b.h"
 #include "schedule/pipeline/pipeline_cluster.h"
 #include "schedule/small_model.h"
@@ -86,7 +87,10 @@ TEST(CollectiveSeconds, OfDividedTokensAreThoseOfTheBytesThatRanksSendInARing) {
     for (const int64_t ranks : {2, 4}) {
       StageShape stage = whole_model(model);
       stage.tensor_parallel = ranks;
-      const StageMachine machine{device_preset("A40"), {.bandwidth = link.bytes_per_s, .latency = link.latency_s}, dtype};
+      StageMachine machine;
+      machine.device = device_preset("A40");
+      machine.link = {.bandwidth = link.bytes_per_s, .latency = link.latency_s};
+      machine.dtype = dtype;
       const auto priced = [&](Direction direction) {
         double seconds = 0;
         for (const Operator& op : stage_operators(model, stage, adapters, direction)) seconds += collective_seconds(model, stage, op, tokens, machine);

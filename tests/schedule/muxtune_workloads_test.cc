@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "schedule/random_batches.h"
 #include "schedule/step_plan.h"
+#include "schedule/token_counts.h"
 #include "support/source_folder.h"
 
 namespace cotune {

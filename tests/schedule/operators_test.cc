@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "schedule/launch_model.h"
+#include "schedule/operator_cost.h"
 #include "schedule/small_model.h"
 #include "schedule/step_plan.h"
 

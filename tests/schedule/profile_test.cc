@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "jobs/enum_names.h"
 #include "schedule/profile_grid.h"
+#include "schedule/verify_step_plan.h"
 
 namespace cotune {
 namespace {

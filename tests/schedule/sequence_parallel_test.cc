@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "schedule/operator_cost.h"
 #include "schedule/pipeline/rank_plan.h"
 #include "schedule/small_model.h"
 

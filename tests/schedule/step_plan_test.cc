@@ -10,7 +10,9 @@
 #include "base/error.h"
 #include "schedule/random_batches.h"
 #include "schedule/step_plan_json.h"
+#include "schedule/token_counts.h"
 #include "schedule/token_recount.h"
+#include "schedule/verify_step_plan.h"
 
 namespace cotune {
 namespace {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "schedule/step_plan.h"
+#include "schedule/token_counts.h"
 
 namespace cotune::testing {
 

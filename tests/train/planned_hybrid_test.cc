@@ -8,6 +8,7 @@
 
 #include "ops/backend.h"
 #include "ops/memory.h"
+#include "schedule/verify_step_plan.h"
 #include "train/small_run.h"
 
 namespace cotune::testing {

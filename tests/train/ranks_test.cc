@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "engine/rank_threads.h"
+#include "schedule/token_counts.h"
 #include "train/device_costs.h"
 #include "train/first_usage.h"
 #include "train/run_values.h"
@@ -151,7 +152,7 @@ TEST(RunOnRanks, ThatDivideLayersLeavesTheAdaptersOfOneRank) {
     ASSERT_EQ(summary.ranks.size(), 4u) << degrees;
     EXPECT_EQ(summary.ranks[1].part, 1);
     EXPECT_EQ(summary.ranks[2].layers.front().begin, 1);
-    EXPECT_GT(summary.ranks[3].all_reduces, 0);
+    EXPECT_GT(summary.ranks[3].collectives, 0);
   }
 }
 

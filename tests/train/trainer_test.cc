@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
+#include "schedule/token_counts.h"
 #include "schedule/token_recount.h"
 #include "train/checkpoint.h"
 #include "train/small_run.h"

@@ -55,7 +55,7 @@ class OrderedAnswers : public AnswerFile {
 };
 
 /// A file: a line is written at once, so that nothing is lost however the program ends, and the whole file is put in order at the end, at
-/// once (atomic_file.h).
+/// once (base/atomic_file.h).
 class StoredAnswers : public AnswerFile {
  public:
   /// How the file is begun; it is changed by the first answer, not before.

@@ -54,7 +54,7 @@ class Answering {
   /// Ready to answer: the model has been loaded.
   void begin();
 
-  /// As many at once as `at_once` says, which 0 leaves to memory (answer_places.h); one that ends gives its place to the next at once.
+  /// As many at once as `at_once` says, which 0 leaves to memory (engine/answer_places.h); one that ends gives its place to the next at once.
   /// False where Ctrl-C ended it.
   bool answer(const QuestionSource& source, int64_t at_once);
 

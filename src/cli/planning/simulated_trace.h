@@ -16,7 +16,7 @@ struct TraceArguments {
   int64_t microbatches = 4, most_jobs = 0;
   std::vector<std::string> policies, sharings;
   bool compare = false, json = false, refuse_late = false;
-  bool replan = false;  ///< one deployment for all jobs (replanned_trace.h) in place of instances
+  bool replan = false;  ///< one deployment for all jobs (cluster/replanned_trace.h) in place of instances
   std::optional<int64_t> dedicate_priority;
   std::optional<double> restart_s;  ///< none: 0 of a job, MoveCosts::restart_seconds of replicas
   double window_min = 0;

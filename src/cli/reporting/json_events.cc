@@ -7,6 +7,7 @@
 #include "base/json_text.h"
 #include "cli/reporting/run_prediction.h"
 #include "console/output.h"
+#include "schedule/token_counts.h"
 #include "train/job_events.h"
 #include "train/planning_events.h"
 #include "train/sweep_folder.h"
@@ -165,7 +166,7 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
                              {"parts", rank.parts},
                              {"messages", rank.sent.count},
                              {"message_bytes", rank.sent.bytes},
-                             {"all_reduces", rank.all_reduces},
+                             {"collectives", rank.collectives},
                              {"exposed_seconds", rank.exposed_seconds},
                              {"replica", rank.replica},
                              {"exchanged_bytes", rank.exchanged_bytes},

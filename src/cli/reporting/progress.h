@@ -19,7 +19,7 @@ class ProgressLines : public RunObserver {
   /// total_steps: the most steps of any job; names and it set the widths of the columns, which jobs that come later widen.
   ProgressLines(const std::vector<std::string>& names, int64_t total_steps);
 
-  /// Where lines go: to standard output (output.h), unless this is called. shows_steps: false while something else shows how far jobs
+  /// Where lines go: to standard output (console/output.h), unless this is called. shows_steps: false while something else shows how far jobs
   /// are; the blocks are then left out.
   void print_with(std::function<void(const std::string&)> print, std::function<bool()> shows_steps);
 

@@ -9,6 +9,7 @@
 #include "schedule/adapter_shape.h"
 #include "schedule/memory/resident_memory.h"
 #include "schedule/memory/weight_memory.h"
+#include "schedule/operator_cost.h"
 #include "schedule/pipeline/alive_tokens.h"
 #include "train/training_job.h"
 

@@ -16,6 +16,7 @@
 #include "console/name_column.h"
 #include "console/output.h"
 #include "plan/plan.h"
+#include "schedule/token_counts.h"
 #include "train/training_job.h"
 #include "watch/rank_text.h"
 #include "watch/terminal.h"
@@ -152,7 +153,7 @@ void print_ranks(const RunSummary& summary, size_t width) {
                                                   static_cast<double>(rank.predicted_peak_bytes) / (1 << 20))
                                     : "") +
                weights_text(rank) + replica_text(rank) +
-               (rank.parts > 1 ? fmt::format("  part {} of {}, {} all-reduces", rank.part + 1, rank.parts, rank.all_reduces) : ""));
+               (rank.parts > 1 ? fmt::format("  part {} of {}, {} collectives", rank.part + 1, rank.parts, rank.collectives) : ""));
   }
   print_line(fmt::format("rounds took {:.2f} s, predicted {:.2f} s ({:+.1f}%)", summary.ranks_seconds, summary.ranks_predicted_seconds,
                          100 * (summary.ranks_predicted_seconds / summary.ranks_seconds - 1)));

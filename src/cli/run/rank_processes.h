@@ -42,7 +42,7 @@ struct RankProcess {
 
 /// The processes of a run that torchrun or Slurm has started, from the first one's side: it reads the jobs file and the data,
 /// plans, and writes everything; the others load their part of the model and do as they are told. If this is destroyed before
-/// they have been set up they end without a word, with this one's exit code. All watch each other from the meeting on (rank_watch.h): where a
+/// they have been set up they end without a word, with this one's exit code. All watch each other from the meeting on (engine/rank_watch.h): where a
 /// rank is gone or hangs this process says so, and ends within seconds.
 class RankProcesses {
  public:

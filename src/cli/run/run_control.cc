@@ -119,6 +119,7 @@ void RunControl::close() {
       for (const Asked& asked : *queue) asked.answer(run_has_ended());
       queue->clear();
     }
+    if (reading_) (*reading_)(run_has_ended());
     to_read_changed_.notify_all();
   }
   server_.reset();
@@ -167,31 +168,35 @@ void RunControl::read_joining_jobs_of_requests() {
     if (has_ended_) return;
     Asked asked = std::move(to_read_.front());
     to_read_.pop_front();
-    reading_ = true;
+    reading_ = asked.answer;
     lock.unlock();
-    asked.joining = read(asked.request.add, asked.answer);
+    std::variant<JoiningJobs, ControlReply> result = read(asked.request.add);
     lock.lock();
-    reading_ = false;
-    if (asked.joining && has_ended_) asked.answer(run_has_ended());
-    if (asked.joining && !has_ended_) to_do_.push_back(std::move(asked));
+    reading_.reset();
+    if (has_ended_) return;
+    if (const auto* reply = std::get_if<ControlReply>(&result)) {
+      asked.answer(*reply);
+    } else {
+      asked.joining = std::move(std::get<JoiningJobs>(result));
+      to_do_.push_back(std::move(asked));
+    }
     wake();
   }
 }
 
-std::optional<JoiningJobs> RunControl::read(const ControlRequest::JobsText& add, const ControlServer::Answer& answer) const {
+std::variant<JoiningJobs, ControlReply> RunControl::read(const ControlRequest::JobsText& add) const {
   const JobsText text{add.text, add.file, add.folder, add.working_directory.empty() ? add.folder : add.working_directory,
                       run_.run.jobs_file.run.device};
   try {
     Diagnostics mistakes;
     JoiningJobs joining = read_joining_jobs(text, add.overrides, run_.run, board_.names(), mistakes);
     if (mistakes.empty()) return joining;
-    answer(refusal(mistakes));
+    return refusal(mistakes);
   } catch (const UserError& error) {
-    answer(refusal(ControlErrorCode::refused, error.what(), {{add.file, 0, "", error.what()}}));
+    return refusal(ControlErrorCode::refused, error.what(), {{add.file, 0, "", error.what()}});
   } catch (const std::exception& error) {
-    answer(refusal(ControlErrorCode::failed, error.what()));
+    return refusal(ControlErrorCode::failed, error.what());
   }
-  return std::nullopt;
 }
 
 void RunControl::do_what_is_asked(Trainer& trainer) {

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <variant>
 #include <vector>
 
 #include "cli/run/joining_jobs.h"
@@ -71,7 +72,8 @@ class RunControl {
   /// Puts it where it is done, or answers that the run has ended.
   void enqueue(std::deque<Asked>& queue, Asked asked);
   void read_joining_jobs_of_requests();
-  std::optional<JoiningJobs> read(const ControlRequest::JobsText& add, const ControlServer::Answer& answer) const;
+  /// The jobs, or why there are none.
+  std::variant<JoiningJobs, ControlReply> read(const ControlRequest::JobsText& add) const;
 
   // On the run's thread.
   void do_what_is_asked(Trainer& trainer);
@@ -90,7 +92,8 @@ class RunControl {
   std::mutex mutex_;
   std::condition_variable to_read_changed_;
   std::deque<Asked> to_do_, to_read_;
-  bool reading_ = false, has_ended_ = false;
+  std::optional<ControlServer::Answer> reading_;  ///< of the request whose jobs are being read
+  bool has_ended_ = false;          ///< all requests are answered, that of reading_ included
   std::thread reader_;
   std::unique_ptr<ControlServer> server_;
 };

@@ -25,7 +25,8 @@ Condition several_ranks() {
   return {.holds = [](const OptionTarget& target) { return parallel_of(*target.run).ranks() > 1; },
           .summary = "with several ranks",
           .complaint = [](const std::string& key, const OptionTarget&) {
-            return fmt::format("`{}` belongs to several ranks; run.ranks is 1", key);
+            return fmt::format("`{}` belongs to several ranks; run.ranks is 1; with --plan, too, run.ranks or run.parallel says that there are more",
+                               key);
           },
           .reads = {"run.ranks", "run.parallel"}};
 }
@@ -129,7 +130,7 @@ void add_run(std::vector<Option>& table) {
             "predicts to be fastest on `ranks`. Degrees set `ranks` where that is not given."));
   table.push_back(field(Section::run, "pipeline_order", COTUNE_FIELD(run->pipeline_order), choice_of<RankOrder>(),
                         "How the ranks take turns; `auto` is what is predicted to be fastest, or interleaved 1F1B where ranks have several "
-                        "stages (`vp`), beside which `gpipe` alone can be asked for. `split` is `auto` with steps of few jobs cut into more "
+                        "stages (`vp`), beside which `gpipe` and `split` can be asked for. `split` is `auto` with steps of few jobs cut into more "
                         "microbatches, which `auto` does where that is predicted to be faster.",
                         {.condition = several_ranks()}));
   table.push_back(field(Section::run, "rounds_at_once", COTUNE_FIELD(run->rounds_at_once), whole(0, 1024),

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "plan/cost/recomputation.h"
+#include "schedule/operator_cost.h"
 
 namespace cotune {
 namespace {

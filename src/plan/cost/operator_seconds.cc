@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "schedule/operator_cost.h"
 #include "schedule/sequence_parallel.h"
 
 namespace cotune {

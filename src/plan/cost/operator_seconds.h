@@ -1,5 +1,5 @@
 /// Roofline cost of the operator list (schedule/operators.h) on a device of the cluster file: what planning uses where
-/// nothing was measured. Where a profile stands beside it, list_seconds (stage_cost.h) takes that.
+/// nothing was measured. Where a profile stands beside it, OperatorParts::seconds (plan/cost/stage_cost.h) takes that.
 #pragma once
 
 #include <string>
@@ -7,6 +7,7 @@
 
 #include "plan/cost/measured_times.h"
 #include "plan/shapes/cluster.h"
+#include "schedule/operator_cost.h"
 #include "schedule/operators.h"
 
 namespace cotune {

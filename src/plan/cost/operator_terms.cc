@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "schedule/adapter_shape.h"
+#include "schedule/operator_cost.h"
 #include "schedule/sequence_parallel.h"
 
 namespace cotune {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "plan/cost/recomputation.h"
+#include "schedule/operator_cost.h"
 #include "schedule/sequence_parallel.h"
 
 namespace cotune {

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <map>
 
+#include "schedule/operator_cost.h"
 #include "schedule/sequence_parallel.h"
 
 namespace cotune {

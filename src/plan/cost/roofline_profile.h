@@ -12,7 +12,7 @@ namespace cotune {
 /// The fingerprint's `kernels` of such a profile.
 inline constexpr const char* roofline_kernels = "roofline";
 
-/// Of every canonical shape (profile_grid.h), and of others of 2,048 and 8,192 tokens in one microbatch, the operators' roofline
+/// Of every canonical shape (schedule/profile_grid.h), and of others of 2,048 and 8,192 tokens in one microbatch, the operators' roofline
 /// times (operator_seconds of stage_cost.h), mean over the calls of a round, on one rank; `round` is the optimizer steps. Each
 /// counts as one measurement without spread; the fingerprint has the device's name. Throws UserError where the device has no rate
 /// for the dtype.

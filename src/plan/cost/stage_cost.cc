@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "plan/cost/priced_stage.h"
-#include "schedule/adapter_cost.h"
+#include "schedule/operator_cost.h"
 
 namespace cotune {
 

@@ -8,6 +8,7 @@
 #include "model/config/tensor_shard.h"
 #include "plan/cost/recomputation.h"
 #include "schedule/adapter_shape.h"
+#include "schedule/operator_cost.h"
 
 namespace cotune {
 namespace {

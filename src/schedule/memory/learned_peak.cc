@@ -99,11 +99,6 @@ void LearnedPeak::observe(std::span<const int32_t> jobs, const PackingPolicy& po
   }
 }
 
-MemoryFitResult LearnedPeak::fit_of(int32_t job) const {
-  const auto found = jobs_.find(job);
-  return found == jobs_.end() ? MemoryFitResult{} : found->second.fit;
-}
-
 size_t LearnedPeak::sample_count(int32_t job) const {
   const auto found = jobs_.find(job);
   return found == jobs_.end() ? 0 : found->second.samples.sample_count();

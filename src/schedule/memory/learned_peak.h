@@ -55,8 +55,7 @@ class LearnedPeak {
   /// keeps_spare: ranks may have kept more than they need (RankPlan::spare_bytes), which later rounds are not predicted to keep.
   void observe(std::span<const int32_t> jobs, const PackingPolicy& policy, const WorstCase& alive, int64_t bytes, bool keeps_spare = false);
 
-  /// Of the job's samples; nothing observed: an empty fit.
-  MemoryFitResult fit_of(int32_t job) const;
+  /// Rounds of the job that were observed.
   size_t sample_count(int32_t job) const;
 
  private:

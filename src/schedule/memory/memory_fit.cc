@@ -26,7 +26,6 @@ MemoryFitResult MemoryFit::fit() const {
   std::copy(beta.begin(), beta.end(), result.beta.begin());
   for (const FittedSample& sample : samples_) {
     const double residual = sample.bytes - result.predict(sample.x1, sample.x2);
-    result.max_residual = std::max(result.max_residual, std::abs(residual));
     result.max_underestimate = std::max(result.max_underestimate, residual);
     if (sample.bytes > 0) {
       result.mean_relative_error += std::abs(residual) / sample.bytes / static_cast<double>(samples_.size());

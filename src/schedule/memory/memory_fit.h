@@ -17,7 +17,6 @@ struct FittedSample {
 
 struct MemoryFitResult {
   std::array<double, 3> beta{};      ///< each ≥ 0
-  double max_residual = 0;           ///< largest |bytes − predicted| over the samples
   double max_underestimate = 0;      ///< largest bytes − predicted, at least 0: the margin to add (a mean error such as
                                      ///< the paper's 0.25 % bounds nothing)
   double mean_relative_error = 0;    ///< the paper's MAPE, as a fraction

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "schedule/memory/memory_facts.h"
+#include "schedule/operator_cost.h"
 
 namespace cotune {
 

@@ -1,4 +1,4 @@
-/// What memory.h predicts where there are several replicas of the model (MemoryFacts::replicas).
+/// What peak_memory.h predicts where there are several replicas of the model (MemoryFacts::replicas).
 #pragma once
 
 #include <span>

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "schedule/memory/memory_shapes.h"
+#include "schedule/operator_cost.h"
 
 namespace cotune {
 namespace {

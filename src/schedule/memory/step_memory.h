@@ -1,5 +1,5 @@
 /// The counted bytes of one step, exactly: every tensor that the engine's operators allocate on our kernels, in their order,
-/// and what attention works in (MuxTune §3.3, Eq. 5, without its fitted constants). Where memory.h bounds every plan that
+/// and what attention works in (MuxTune §3.3, Eq. 5, without its fitted constants). Where peak_memory.h bounds every plan that
 /// jobs can have, this is what one plan takes.
 #pragma once
 
@@ -23,7 +23,7 @@ struct StepMemory {
 };
 
 /// Nothing where operators are ATen's (facts.packed false, f64, sizes that are no multiples of 32, heads that our attention does
-/// not take): their temporaries are not ours to know; memory.h bounds them.
+/// not take): their temporaries are not ours to know; peak_memory.h bounds them.
 std::optional<StepMemory> step_memory(const ModelConfig& config, const PlannedStep& step, const MemoryFacts& facts);
 
 }  // namespace cotune

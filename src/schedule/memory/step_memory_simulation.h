@@ -8,6 +8,7 @@
 
 #include "schedule/memory/block_ledger.h"
 #include "schedule/memory/step_memory.h"
+#include "schedule/operator_cost.h"
 
 namespace cotune {
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "schedule/action.h"
+#include "schedule/operator_cost.h"
 #include "schedule/operators.h"
 
 namespace cotune {

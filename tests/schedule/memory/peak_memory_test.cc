@@ -11,6 +11,7 @@
 #include "schedule/memory/resident_memory.h"
 #include "schedule/memory/weight_memory.h"
 #include "schedule/memory/worst_case.h"
+#include "schedule/operator_cost.h"
 #include "schedule/random_batches.h"
 #include "schedule/small_model.h"
 

@@ -1,3 +1,5 @@
+#include "schedule/verify_step_plan.h"
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -5,7 +7,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "schedule/step_plan.h"
 
 namespace cotune {
 namespace {

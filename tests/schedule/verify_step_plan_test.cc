@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "schedule/random_batches.h"
 #include "schedule/step_plan.h"
+#include "schedule/verify_step_plan.h"
 
 namespace cotune {
 namespace {
