@@ -91,15 +91,6 @@ void assign(at::Tensor& target, const TensorView& view, bool transposed, const s
   target.copy_(oriented);
 }
 
-/// Says how to make the file that is read of one that PEFT wrote long ago.
-void refuse_pickled(const std::filesystem::path& folder) {
-  if (std::filesystem::exists(folder / adapter_model_file) || !std::filesystem::exists(folder / pickled_model_file)) return;
-  throw_user_error(
-      "{}: holds {} but no {}: pickled Python is not read. PEFT makes the one of the other: "
-      "`PeftModel.from_pretrained(MODEL, '{}').save_pretrained('{}', safe_serialization=True)`, MODEL being the loaded base model",
-      folder.string(), pickled_model_file, adapter_model_file, folder.string(), folder.string());
-}
-
 /// Modules of the adapter as PEFT's config says them: names, and patterns for what differs from the common value.
 void add_lora_config(Json& config, const Adapter& adapter) {
   const AdapterSpec& spec = adapter.setup().spec;
@@ -271,6 +262,14 @@ void write_optimizer_state(const Adapter& adapter, const TakeBytes& take) {
     if (parameter.second_moment.defined()) writer.add(parameter.name + ".second_moment", parameter.second_moment);
   }
   writer.write(take);
+}
+
+void refuse_pickled(const std::filesystem::path& folder) {
+  if (std::filesystem::exists(folder / adapter_model_file) || !std::filesystem::exists(folder / pickled_model_file)) return;
+  throw_user_error(
+      "{}: holds {} but no {}: pickled Python is not read. PEFT makes the one of the other: "
+      "`PeftModel.from_pretrained(MODEL, '{}').save_pretrained('{}', safe_serialization=True)`, MODEL being the loaded base model",
+      folder.string(), pickled_model_file, adapter_model_file, folder.string(), folder.string());
 }
 
 void load_adapter(Adapter& adapter, const std::filesystem::path& folder) {

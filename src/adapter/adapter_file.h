@@ -23,9 +23,12 @@ void write_adapter_model(const Adapter& adapter, const TakeBytes& take);
 /// and in the parameters' own layout.
 void write_optimizer_state(const Adapter& adapter, const TakeBytes& take);
 
+/// Refuses a folder that holds adapter_model.bin alone, saying how to make the file that is read of it.
+void refuse_pickled(const std::filesystem::path& folder);
+
 /// Assigns values (and the structure that a method needs first) from a folder with the two files, and refreshes.
-/// Throws UserError naming file and tensor: missing, unknown or wrongly shaped tensors, another method; and how to convert a folder that
-/// holds adapter_model.bin alone.
+/// Throws UserError naming file and tensor: missing, unknown or wrongly shaped tensors, another method; and a folder that
+/// refuse_pickled refuses.
 void load_adapter(Adapter& adapter, const std::filesystem::path& folder);
 /// Assigns the moments from a file that write_optimizer_state made.
 void load_optimizer_state(Adapter& adapter, const std::filesystem::path& file);

@@ -191,6 +191,7 @@ namespace {
 
 std::unique_ptr<Adapter> open_fitting_adapter(const fs::path& adapter_folder, const ModelConfig& config, at::ScalarType compute,
                                               at::Device device) {
+  refuse_pickled(adapter_folder);
   if (const fs::path weights = adapter_folder / adapter_model_file; !fs::exists(weights)) {
     throw_user_error("{}: cannot open: there is no such file{}", weights.string(), hub_part_hint(adapter_folder));
   }

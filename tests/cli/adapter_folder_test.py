@@ -97,8 +97,10 @@ class Folders(Generates):
         self.assertRegex(self.refused("--adapter", adapter, "--prompt", "x"), r"adapter_config\.json: use_dora: is not supported")
         config.write_text("{")
         self.assertRegex(self.refused("--adapter", adapter, "--prompt", "x"), r"adapter_config\.json: is not an adapter")
-        weights.unlink()
         config.write_text(text)
+        pickled = weights.rename(adapter / "adapter_model.bin")
+        self.assertRegex(self.refused("--adapter", adapter, "--prompt", "x"), r"a/adapter: holds adapter_model\.bin but no .*save_pretrained\('")
+        pickled.unlink()
         self.assertRegex(self.refused("--adapter", adapter, "--prompt", "x"), r"adapter_model\.safetensors: cannot open")
 
     def test_that_are_damaged_checkpoints_are_refused_by_everyone_who_reads_them(self):

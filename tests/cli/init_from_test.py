@@ -74,7 +74,9 @@ class InitFrom(InitFromTest):
                                 (good.replace(b'"F32"', b'"I32"', 1), r"has type I32; accepted: F64, F32, F16, BF16")):
             weights.write_bytes(damaged)
             self.assertRegex(self.refused(jobs), r"jobs\.yaml:4: jobs\[0\]\.adapter\.init_from: .*" + wanted)
-        weights.unlink()
+        pickled = weights.rename(weights.with_name("adapter_model.bin"))
+        self.assertRegex(self.refused(jobs), r"init_from: \S+/adapter: holds adapter_model\.bin but no .*save_pretrained\('")
+        pickled.unlink()
         self.assertRegex(self.refused(jobs, starts=True), r"init_from: .*adapter_model\.safetensors: cannot open")
 
     def test_a_damaged_checkpoint_is_refused(self):
