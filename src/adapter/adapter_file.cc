@@ -136,6 +136,17 @@ Json adapted_layers(const Adapter& adapter, bool full_names) {
   return Json(std::vector<int64_t>(layers.begin(), layers.end()));
 }
 
+/// Why a tensor is none of the adapter's. PEFT saves the embeddings that it adapts, or that were resized, with their weights.
+std::string why_unexpected(std::string_view tensor) {
+  for (const std::string_view layer : {"lm_head", "embed_tokens"}) {
+    const size_t place = tensor.find(fmt::format(".{}.", layer));
+    if (place == std::string_view::npos) continue;
+    if (tensor.substr(place + layer.size() + 2) != "weight") return fmt::format("`{}` is not adapted by cotune, only the seven projections are", layer);
+    return fmt::format("PEFT saved `{}` with the adapter; save_pretrained(…, save_embedding_layers=False) leaves it out", layer);
+  }
+  return "does not belong to this adapter";
+}
+
 void read_lora_spec(AdapterConfigFields& config, AdapterSpec& spec) {
   const auto any = [](double) { return true; };
   spec.r = config.whole("r", 1, 512);
@@ -302,7 +313,7 @@ void load_adapter(Adapter& adapter, const std::filesystem::path& folder) {
     for (const Parameter& parameter : adapter.parameters()) expected.insert(parameter.name);
     for (const Adapter::NamedTensor& item : adapter.structure()) expected.insert(item.name);
     for (const auto& [name, view] : file.tensors()) {
-      if (!expected.contains(name)) throw_user_error("{}: {}: does not belong to this adapter", path, name);
+      if (!expected.contains(name)) throw_user_error("{}: {}: {}", path, name, why_unexpected(name));
     }
   }
   adapter.refresh();

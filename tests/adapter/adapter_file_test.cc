@@ -386,6 +386,19 @@ TEST(HostileAdapter, TensorsAreRefusedWithFileAndName) {
   EXPECT_THAT(lora.with_tensors([&](auto& tensors) { tensors.at(b).shape = {1, 64, 4}; }), says("has shape [1, 64, 4]"));
 }
 
+TEST(HostileAdapter, TensorsOfEmbeddingsAreRefusedWithTheReason) {
+  const Spoiled lora(lora_spec());
+  const std::string q = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
+  const auto with = [&](const std::string& name) { return lora.with_tensors([&](auto& tensors) { tensors[name] = tensors.at(q); }); };
+  for (const std::string name : {"lm_head.base_layer.weight", "lm_head.lora_A.weight"}) {
+    EXPECT_THAT(with("base_model.model." + name), HasSubstr(name + ": `lm_head` is not adapted by cotune, only the seven projections are"));
+  }
+  EXPECT_THAT(with("base_model.model.model.embed_tokens.lora_embedding_A"), HasSubstr("`embed_tokens` is not adapted by cotune"));
+  EXPECT_THAT(with("base_model.model.lm_head.weight"),
+              HasSubstr("lm_head.weight: PEFT saved `lm_head` with the adapter; save_pretrained(…, save_embedding_layers=False) leaves it out"));
+  EXPECT_THAT(with("base_model.model.model.embed_tokens.weight"), HasSubstr("PEFT saved `embed_tokens` with the adapter"));
+}
+
 TEST(HostileAdapter, KeptEntriesAreCheckedBeforeAnyKernelReadsThem) {
   const Spoiled diff(diff_spec());
   const std::string site = "base_model.model.model.layers.0.self_attn.v_proj.diff_pruning.";
