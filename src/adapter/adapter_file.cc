@@ -193,6 +193,9 @@ void refuse_unsupported(AdapterConfigFields& config) {
   if (config.has("alora_invocation_tokens")) {
     config.add("alora_invocation_tokens", "is not supported: an adapter of cotune's acts on every token");
   }
+  for (const char* name : {"use_bdlora", "kasa_config", "monteclora_config", "velora_config"}) {
+    if (config.has(name)) config.add(name, "is not supported, only plain LoRA is");
+  }
   // By their names: others (pissa, olora, corda, loftq) have PEFT change the base model's weights where the adapter is loaded.
   constexpr std::array<std::string_view, 3> leave_the_base{"gaussian", "orthogonal", "eva"};
   const auto* initial = config.find("init_lora_weights");

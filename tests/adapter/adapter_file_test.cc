@@ -337,6 +337,14 @@ TEST(HostileAdapter, ConfigurationsAreRefusedWithFileAndField) {
   EXPECT_THAT(user_error_of([&] { read_adapter_setup(folder.path(), model()); }), says("is not an adapter configuration"));
 }
 
+TEST(HostileAdapter, VariantsOfLoraAreRefusedByName) {
+  const Spoiled lora(lora_spec());
+  for (const char* name : {"use_bdlora", "kasa_config", "monteclora_config", "velora_config"}) {
+    EXPECT_EQ(lora.after(name, nullptr), "");
+    EXPECT_THAT(lora.after(name, Json::object()), HasSubstr(fmt::format("adapter_config.json: {}: is not supported, only plain LoRA is", name)));
+  }
+}
+
 TEST(HostileAdapter, ConfigurationsNameTheFormOfPatternsAndLists) {
   const Spoiled lora(lora_spec());
   const auto says = [](const std::string& part) { return HasSubstr("adapter_config.json: " + part); };
