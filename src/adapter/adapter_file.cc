@@ -141,7 +141,8 @@ std::string why_unexpected(std::string_view tensor) {
   for (const std::string_view layer : {"lm_head", "embed_tokens"}) {
     const size_t place = tensor.find(fmt::format(".{}.", layer));
     if (place == std::string_view::npos) continue;
-    if (tensor.substr(place + layer.size() + 2) != "weight") return fmt::format("`{}` is not adapted by cotune, only the seven projections are", layer);
+    if (tensor.substr(place + layer.size() + 2) != "weight")
+      return fmt::format("`{}` is not adapted by cotune, only the seven projections are", layer);
     return fmt::format("PEFT saved `{}` with the adapter; save_pretrained(…, save_embedding_layers=False) leaves it out", layer);
   }
   return "does not belong to this adapter";
