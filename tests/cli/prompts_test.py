@@ -14,7 +14,7 @@ import time
 import unittest
 
 from generations import Generates, trained_adapter
-from tiny_models import ROOT
+from tiny_models import ROOT, make_special
 
 ADAPTERS = ROOT / "tests/engine/data/peft/smollm2"
 RECORDS = [
@@ -97,6 +97,12 @@ class Answers(Prompts):
         wanted = self.answer("--max-new-tokens", "6", "--raw", "--prompt", prompt)
         self.assertEqual([(answer["text"], answer["prompt_tokens"]) for answer in self.answers("--max-new-tokens", "6")],
                          3 * [(wanted["text"], wanted["prompt_tokens"])])
+
+    def test_tell_of_texts_of_special_tokens_that_are_plain_characters(self):
+        make_special(self.path / "model", "~")
+        self.prompts.write_text('{"prompt": "a~b"}\n{"prompt": "ab"}\n{"messages": [{"role": "user", "content": "~"}]}\n')
+        done = self.generate("--prompts", self.prompts, "--max-new-tokens", "1")
+        self.assertIn(f"{self.prompts}: 1 of 3 prompts hold texts of special tokens, such as `~`, which are plain characters here: ", done.stderr)
 
     def test_leave_out_what_they_have_themselves_and_say_so_once(self):
         self.prompts.write_text('{"index": 7, "prompt": "x", "stop": "no", "own": 1}\n{"index": 8, "prompt": "y", "own": 2}\n')

@@ -140,6 +140,11 @@ class PromptAnswers {
     mistakes.finish();
     diagnostics.throw_if_any();
     tell_left_out(index);
+    if (with_special_texts_ > 0) {
+      write_to_standard_error(fmt::format("{}: {} of {} hold texts of special tokens, such as `{}`, which are plain characters here: "
+                                          "chats as `messages` are framed by the model's template\n",
+                                          options_.prompts, with_special_texts_, counted(index, "prompt"), special_text_));
+    }
     if (all_ == 0) throw_user_error("{}: holds no prompts", options_.prompts);
     if (stored_ != nullptr) stored_->check_range(index, options_.samples);
   }
@@ -149,6 +154,7 @@ class PromptAnswers {
       mistakes.add(prompt.line, field, text);
     };
     for (const char* field : answer_fields) left_out_[field] += prompt.record.contains(field);
+    if (prompt.messages.is_null()) look_for_special_text(prompt.text);
     if (prompt.only_raw && !options_.raw && model_.text().chat_template() != nullptr) {
       mistake("text", "goes on as it stands under --raw alone; what is said to the model by its chat template is a `prompt`");
     }
@@ -179,6 +185,12 @@ class PromptAnswers {
         }
       }
     }
+  }
+
+  void look_for_special_text(const std::string& text) {
+    const std::vector<SpecialMatch> matches = model_.text().encoder().find_special(text);
+    const auto special = std::ranges::find_if(matches, &SpecialMatch::is_special);
+    if (special != matches.end() && ++with_special_texts_ == 1) special_text_ = text.substr(special->begin, special->end - special->begin);
   }
 
   void tell_left_out(int64_t records) const {
@@ -246,6 +258,8 @@ class PromptAnswers {
   std::map<std::string, int64_t, std::less<>> left_out_;  ///< records with a field that answers have, by its name
   std::map<size_t, Asked> asked_;  ///< by number
   size_t begun_ = 0;
+  int64_t with_special_texts_ = 0;  ///< prompts in which texts of special tokens are plain characters
+  std::string special_text_;        ///< such a text of the first
   int64_t all_ = 0, to_do_ = 0, done_ = 0, not_finite_ = 0, new_tokens_ = 0;
   std::optional<StatusLine> line_;  ///< from the first pass on
 };
