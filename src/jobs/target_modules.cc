@@ -150,13 +150,13 @@ class Resolver {
   /// An entry that chooses none of the model's modules is a mistake where such are refused, and so is always an expression that cannot be matched:
   /// it chooses none.
   template <typename MakeMatches>
-  Choices chosen_by(const char* field, const std::vector<std::string>& entries, MakeMatches make_matches) {
+  Choices chosen_by(const char* field, const std::vector<std::string>& entries, const std::string& accepted, MakeMatches make_matches) {
     Choices choices;
     try {
       choices = Choices(entries.size(), modules_, make_matches());
       for (size_t i = 0; i < entries.size(); ++i) {
         if (!choices.is_unused(i) || unmatched_ == Unmatched::ignored) continue;
-        add(field, fmt::format("`{}` matches no module of this model; accepted: {}", shown(entries[i]), accepted_target_modules()));
+        add(field, fmt::format("`{}` matches no module of this model; accepted: {}", shown(entries[i]), accepted));
       }
     } catch (const UserError& error) {
       add(field, error.what());
@@ -165,13 +165,13 @@ class Resolver {
   }
 
   Choices chosen_by_names(const char* field, const std::vector<std::string>& entries) {
-    return chosen_by(field, entries, [&] {
+    return chosen_by(field, entries, accepted_target_modules(), [&] {
       return [selector = ModuleSelector(entries)](size_t entry, const std::string& name) { return selector.chooses(entry, name); };
     });
   }
 
   Choices chosen_by_pattern(const char* field, const std::vector<std::string>& keys) {
-    return chosen_by(field, keys, [&] {
+    return chosen_by(field, keys, fmt::format("names or expressions of modules, such as {}", fmt::join(projection_names, ", ")), [&] {
       std::vector<ModuleExpression> expressions;
       for (const std::string& key : keys) expressions.push_back(pattern_key_expression(key));
       return [expressions](size_t entry, const std::string& name) { return expressions[entry].matches(name); };

@@ -126,8 +126,12 @@ TEST(TargetModules, ThatMatchNothingAreAMistake) {
   EXPECT_EQ(
       mistake({.rank_pattern = {{"up_proj", 4}}}),
       place + "rank_pattern: `up_proj` matches none of the job's target modules; accepted: names or expressions of those, q_proj, v_proj");
+  const std::string in_patterns =
+      "; accepted: names or expressions of modules, such as q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj";
   EXPECT_EQ(mistake({.alpha_pattern = {{"layers.9.*", 4}}}),
-            place + "alpha_pattern: `layers.9.*` matches no module of this model" + accepted);
+            place + "alpha_pattern: `layers.9.*` matches no module of this model" + in_patterns);
+  EXPECT_EQ(mistake({.rank_pattern = {{std::string(all_linear), 3}}}),
+            place + "rank_pattern: `all-linear` matches no module of this model" + in_patterns);
 }
 
 TEST(TargetModules, ThatMatchNothingAreAMistakeBehindAnEntryThatTheyEndIn) {
