@@ -204,7 +204,7 @@ std::string jobs_file_schema() {
   Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
                  {"title", "cotune jobs file"},
                  {"description",
-                  "Several fine-tuning jobs on one frozen language model. Generated from src/jobs/option_table.cc."},
+                  "Several fine-tuning jobs on one frozen language model. Generated from src/jobs/options."},
                  {"type", "object"},
                  {"additionalProperties", false},
                  {"required", {"cotune", "jobs"}}};
