@@ -10,7 +10,8 @@ namespace cotune {
 /// Steps of linear warm-up: warmup_steps, or ⌈warmup_ratio · total_steps⌉.
 int64_t warmup_steps(const TrainSpec& spec, int64_t total_steps);
 
-/// The learning rate of optimizer step `step` (counts from 0) of total_steps, as transformers' schedulers have it:
+/// The learning rate of optimizer step `step` (counts from 0) of total_steps, as transformers' schedulers have it
+/// (whose `constant` has no warm-up; its `constant_with_warmup` is the one here):
 ///   warm-up   rate · step / warmup
 ///   constant  rate
 ///   linear    rate · (total − step) / (total − warmup)

@@ -98,7 +98,8 @@ void add_train(std::vector<Option>& table) {
                         {.condition = optimizer_is(OptimizerKind::sgd)}));
   table.push_back(field(Section::train, "lr_scheduler", COTUNE_FIELD(job->train.schedule),
                         choice_of<ScheduleKind>({{"constant_with_warmup", "constant"}}),
-                        "Course of the learning rate after warm-up.", {.aliases = {"lr_scheduler_type"}}));
+                        "Course of the learning rate after warm-up. "
+                        "`constant` has the warm-up, too; transformers' `constant` leaves it out.", {.aliases = {"lr_scheduler_type"}}));
   table.push_back(field(Section::train, "warmup_steps", COTUNE_FIELD(job->train.warmup_steps), whole(0, most_steps),
                         "Steps over which the learning rate rises from 0.",
                         {.group = "warm-up", .alternative = "warmup_steps"}));
