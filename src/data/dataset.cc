@@ -208,7 +208,7 @@ std::vector<std::string> FileReport::warnings() const {
   add(without_context, prompt, "context", "under the name `input` it is read");
   if (with_special_texts > 0) {
     lines.push_back(fmt::format("{}: {} of {} hold texts of special tokens, such as `{}`, which are plain characters here: "
-                                "`data.special_tokens: parsed` reads them as tokens",
+                                "`data.special_tokens: parsed` (evaluate: `--special-tokens parsed`) reads them as tokens",
                                 file, with_special_texts, counted(records, "record"), special_text));
   }
   return lines;

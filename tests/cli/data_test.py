@@ -117,7 +117,7 @@ class Data(ProgramTest):
         make_special(self.path / "model", "~")
         (self.path / "rendered.jsonl").write_text('{"text": "a~b"}\n{"text": "ab"}\n')
         warning = (f"{self.path}/rendered.jsonl: 1 of 2 records hold texts of special tokens, such as `~`, which are plain characters here: "
-                   "`data.special_tokens: parsed` reads them as tokens")
+                   "`data.special_tokens: parsed` (evaluate: `--special-tokens parsed`) reads them as tokens")
         jobs = self.write_jobs("train: rendered.jsonl")
         for time in ("now", "before"):
             shown = self.shown(jobs)

@@ -246,7 +246,7 @@ TEST(Dataset, TellsOfTextsOfSpecialTokensThatArePlainCharacters) {
   const std::string lines = "{\"text\":\"a\"}\n{\"text\":\"<|im_start|>b<|im_end|>\"}\n{\"text\":\"c<|im_end|>\"}\n";
   EXPECT_THAT(read(lines).report.warnings(),
               ElementsAre("f: 2 of 3 records hold texts of special tokens, such as `<|im_start|>`, which are plain characters here: "
-                          "`data.special_tokens: parsed` reads them as tokens"));
+                          "`data.special_tokens: parsed` (evaluate: `--special-tokens parsed`) reads them as tokens"));
   DataSpec spec;
   spec.special_tokens = SpecialTokens::parsed;
   const Reading parsed = read(lines, spec);
