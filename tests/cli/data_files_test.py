@@ -83,6 +83,10 @@ class DataFiles(ProgramTest):
         (self.path / "mistake.gz").write_bytes(gzip.compress(lines(TEXTS) + b"{\n"))
         self.assertIn("mistake.gz:7: column 2: not JSON", self.refused("train: mistake.gz"))
 
+    def test_objects_of_several_lines_are_told_from_lines(self):
+        (self.path / "indented.jsonl").write_text(json.dumps({"text": "a"}, indent=2) + "\n")
+        self.assertRegex(self.refused("train: indented.jsonl"), r"indented\.jsonl:1: column \d+: not JSON: .*; an object stands on one line .*`jq -c \.`")
+
     def foreign_files(self):
         """Files of kinds that are not read, by what they are."""
         content = lines(TEXTS)

@@ -118,6 +118,8 @@ bool JsonlReader::next() {
 JsonError::JsonError(size_t column, const std::string& reason)
     : std::runtime_error(column > 0 ? fmt::format("column {}: {}", column, reason) : reason), column_(column), reason_(reason) {}
 
+constexpr std::string_view object_hint = "; an object stands on one line (JSONL), and `jq -c .` makes lines of such as have several";
+
 nlohmann::ordered_json parse_json_line(std::string_view line, bool* is_repaired) {
   check_size(line);
   const std::optional<std::string> repaired = replace_lone_surrogates(line);
@@ -125,7 +127,8 @@ nlohmann::ordered_json parse_json_line(std::string_view line, bool* is_repaired)
   try {
     return nlohmann::ordered_json::parse(repaired ? std::string_view(*repaired) : line);
   } catch (const nlohmann::json::parse_error& error) {
-    throw JsonError(error.byte, fmt::format("not JSON: {}", json_reason(error)));
+    const bool only_opens = line.starts_with('{') && line.find_first_not_of(" \t\r", 1) == std::string_view::npos;
+    throw JsonError(error.byte, fmt::format("not JSON: {}{}", json_reason(error), only_opens ? object_hint : ""));
   } catch (const nlohmann::json::out_of_range& error) {
     throw JsonError(0, fmt::format("not JSON: {}", json_reason(error)));
   }
