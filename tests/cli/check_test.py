@@ -141,6 +141,14 @@ class AllMistakes(Check):
         self.assertRegex(done.stdout, r"lora on 14 modules: 7424 values; 30 steps; by itself at most [\d.]+ [KM]iB")
         self.assertFalse((self.path / "none").exists())
 
+    def test_what_an_automatic_compute_type_is_is_told_by_check_and_start(self):
+        jobs = self.write_jobs("{name: a, data: {train: plain.jsonl}, train: {steps: 1}}")
+        told = r"(?m)^model\.dtype: (bfloat16, which the device multiplies|float32, as the device multiplies no bfloat16)$"
+        self.assertRegex(self.run_program("train", jobs, "--check").stdout, told)
+        self.assertRegex(self.run_program("train", jobs, "--output-dir", self.path / "auto").stdout, told)
+        named = self.run_program("train", jobs, "--check", "--set", "model.dtype=float32").stdout
+        self.assertNotIn("model.dtype", named)
+
     def test_a_rate_that_is_never_reached_is_told_by_check_and_start(self):
         jobs = self.write_jobs("{name: a, data: {train: plain.jsonl}, train: {steps: 2, lr: 1e-3, warmup_steps: 4}}",
                                "{name: b, data: {train: plain.jsonl}, train: {steps: 1, lr: 1e-3, warmup_ratio: 0.03}}",

@@ -20,4 +20,11 @@ at::ScalarType compute_dtype(const ModelSpec& model, const ComputeDevice& device
   return native ? at::kBFloat16 : at::kFloat;
 }
 
+std::string chosen_dtype_text(const ModelSpec& model, const ComputeDevice& device) {
+  if (model.dtype != "auto" || device.is_emulated()) return "";
+  const at::ScalarType compute = compute_dtype(model, device);
+  const char* reason = compute == at::kBFloat16 ? "which the device multiplies" : "as the device multiplies no bfloat16";
+  return "model.dtype: " + dtype_name(compute) + ", " + reason;
+}
+
 }  // namespace cotune

@@ -19,4 +19,7 @@ std::string dtype_name(at::ScalarType compute);
 /// natively, float32 elsewhere.
 at::ScalarType compute_dtype(const ModelSpec& model, const ComputeDevice& device);
 
+/// A line that says what `auto` is on this device; "" where the model section names a type, and of an emulated device, whose profile has it.
+std::string chosen_dtype_text(const ModelSpec& model, const ComputeDevice& device);
+
 }  // namespace cotune

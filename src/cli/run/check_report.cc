@@ -78,6 +78,7 @@ void print_check(const CheckReport& report) {
     sweep_of_job.emplace(job->spec().name, sweep);
   }
   for (const auto& [name, candidates] : sweeps) fmt::print("{}\n", sweep_line(name, candidates));
+  if (!report.chosen_dtype.empty()) fmt::print("{}\n", report.chosen_dtype);
   const PredictedMemory& memory = report.memory;
   fmt::print("together at most {} of tensors, of {}{}\n", bytes_text(memory.together_bytes),
              bytes_text(memory.limit_bytes),

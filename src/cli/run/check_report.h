@@ -16,6 +16,7 @@ namespace cotune {
 struct CheckReport {
   std::vector<std::unique_ptr<TrainingJob>> jobs;  ///< none where the inputs are mistaken
   PredictedMemory memory;
+  std::string chosen_dtype;  ///< chosen_dtype_text
   std::optional<PlannedRound> plan;  ///< sharing hybrid: of all jobs together
   std::vector<Diagnostic> mistakes;  ///< in order
 };

@@ -42,6 +42,7 @@ void check_start(RunInputs& inputs, const RunStart& start, CheckReport& report, 
     inputs.model.files.weights->drop_pages();
   }
   report.jobs = make_jobs(inputs, compute, start.device);
+  report.chosen_dtype = chosen_dtype_text(jobs_file.model, start.device);
   check_rungs(report.jobs, mistakes);
   const bool goes_on = start.resumes && mistakes.empty();
   if (goes_on) check_lost_checkpoints(folder, names_of_jobs_to_go_on(report.jobs, changes), mistakes);

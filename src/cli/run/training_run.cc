@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "cli/inputs/compute_dtype.h"
 #include "cli/reporting/json_events.h"
 #include "cli/reporting/progress.h"
 #include "cli/reporting/run_prediction.h"
@@ -198,6 +199,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   survive_closed_pipes();
   const bool json = read->arguments.json;
   if (const std::string reused = reuse_text(read->inputs.data); !reused.empty() && !json) print_line(reused);
+  if (const std::string dtype = chosen_dtype_text(read->jobs_file().model, read->device); !dtype.empty() && !json) print_line(dtype);
 
   const std::unique_ptr<LoadedRun> loaded = load_run(*read);
   begin_run(*read, *loaded);

@@ -40,7 +40,8 @@ void add_model(std::vector<Option>& table) {
   table.push_back(field(Section::model, "dtype", COTUNE_FIELD(model->dtype),
                         choice({"auto", "float32", "bfloat16", "float64"},
                                {{"fp32", "float32"}, {"f32", "float32"}, {"bf16", "bfloat16"}, {"f64", "float64"}}),
-                        "Compute type of the frozen model. Adapters, gradients and optimizer state are float32 (float64 under float64).",
+                        "Compute type of the frozen model; `auto`: bfloat16 where the processor or GPU multiplies it, else float32, whatever "
+                        "type the files have. Adapters, gradients and optimizer state are float32 (float64 under float64).",
                         {.aliases = {"torch_dtype"}}));
 }
 
