@@ -25,6 +25,7 @@ NodeReplicas::NodeReplicas(const ModelConfig& model, const ClusterSpec& cluster,
       rows_(std::move(rows)),
       planner_(model, cluster, group, jobs, options, saving.recompute) {
   for (const JobShape& job : jobs) longest_ = std::max(longest_, job.lengths.longest());
+  for (const StepRow& row : rows_) step_tokens_ += row.tokens;
   find_configurations();
 }
 
@@ -77,9 +78,7 @@ std::vector<ReplicaCandidate> NodeReplicas::candidates_for_rows() {
 }
 
 void NodeReplicas::find_configurations() {
-  int64_t tokens = 0;
-  for (const StepRow& row : rows_) tokens += row.tokens;
-  const auto mean_row = std::max<int64_t>(1, std::llround(static_cast<double>(tokens) / static_cast<double>(rows_.size())));
+  const auto mean_row = std::max<int64_t>(1, std::llround(static_cast<double>(step_tokens_) / static_cast<double>(rows_.size())));
   const std::vector<ReplicaCandidate> candidates = candidates_for_rows();
   for (const ReplicaCandidate& candidate : candidates) {
     const Configuration& shape = candidate.configuration;
@@ -126,11 +125,54 @@ void NodeReplicas::calibrate(size_t configuration) {
   }
   if (count == 0 || that_fit.empty()) return;
   const RowDispatch dispatch = dispatch_rows(costs_, replicas, sequences);
-  const std::optional<ReplicaChoice> slowest = slowest_of(configuration, deal_rows(that_fit, buckets_, dispatch), dispatch);
+  const std::optional<ReplicaChoice> slowest = cut_layers(configuration, deal_rows(that_fit, buckets_, dispatch), dispatch);
   if (!slowest || !slowest->fits()) return;
   const double factor = slowest->replica.seconds / dispatch.makespan;
   for (double& seconds : costs.seconds) seconds *= factor;
   costs.fill *= factor;
+}
+
+std::optional<ReplicaChoice> NodeReplicas::cut_layers(size_t configuration, const std::vector<std::vector<StepRow>>& rows,
+                                                      const RowDispatch& dispatch) {
+  const std::string name = configurations_[configuration].name();
+  const std::vector<std::vector<StageShape>> cuts = cuts_of(configurations_[configuration]);
+  const std::vector<StageShape>* fastest = &cuts.front();
+  std::optional<ReplicaChoice> best;
+  for (const std::vector<StageShape>& cut : cuts) {
+    stages_[name] = cut;
+    std::optional<ReplicaChoice> tried = slowest_of(configuration, rows, dispatch);
+    if (!tried) break;
+    if (best && (!tried->fits() || (best->fits() && tried->replica.seconds >= best->replica.seconds))) continue;
+    best = std::move(tried);
+    fastest = &cut;
+  }
+  stages_[name] = *fastest;
+  return best;
+}
+
+std::vector<std::vector<StageShape>> NodeReplicas::cuts_of(const Configuration& shape) {
+  std::vector<std::vector<StageShape>> cuts;
+  const auto add = [&](int64_t tokens) {
+    std::vector<StageShape> cut = balanced_stages(model_, jobs_, shape.pipeline_stages, shape.tensor_parallel, tokens,
+                                                  planner_.prices(shape.tensor_parallel), group_.device.usable_bytes(),
+                                                  {shape.shards, options_.replicas.gather_overlap}, shape.is_sequence_parallel);
+    if (std::ranges::find(cuts, cut) != cuts.end()) return false;
+    cuts.push_back(std::move(cut));
+    return true;
+  };
+  add(shape.chunk_tokens);
+  if (shape.pipeline_stages == 1) return cuts;
+  const int64_t least = least_budget(options_);
+  for (int64_t tokens = microbatch_tokens(shape); !add(tokens) && tokens > least;) tokens = std::max(least, tokens / 2);
+  return cuts;
+}
+
+int64_t NodeReplicas::microbatch_tokens(const Configuration& shape) const {
+  const int64_t copies = device_count() / (shape.tensor_parallel * shape.pipeline_stages);
+  const int64_t own = step_tokens_ / std::max<int64_t>(1, copies);
+  const int64_t wanted = options_.token_budget > 0 ? std::min(options_.token_budget, own)
+                                                   : std::min(shape.chunk_tokens, own / enough_microbatches(shape.pipeline_stages));
+  return std::max(least_budget(options_), wanted);
 }
 
 std::optional<ReplicaChoice> NodeReplicas::slowest_of(size_t configuration, const std::vector<std::vector<StepRow>>& rows,
@@ -207,12 +249,7 @@ double NodeReplicas::exchange_s(const std::vector<int64_t>& replicas) {
 PlannedReplica NodeReplicas::replica_with(const Configuration& shape, const std::vector<PlannedDevice>& devices, int64_t copy,
                                           std::vector<StepRow> rows) {
   const auto stages = stages_.try_emplace(shape.name());
-  if (stages.second) {
-    stages.first->second =
-        balanced_stages(model_, jobs_, shape.pipeline_stages, shape.tensor_parallel, shape.chunk_tokens,
-                        planner_.prices(shape.tensor_parallel), group_.device.usable_bytes(),
-                        {shape.shards, options_.replicas.gather_overlap}, shape.is_sequence_parallel);
-  }
+  if (stages.second) stages.first->second = cuts_of(shape).front();
   PlannedReplica replica{.tensor_parallel = shape.tensor_parallel,
                          .is_sequence_parallel = shape.is_sequence_parallel,
                          .token_budget = shape.chunk_tokens,

@@ -81,6 +81,13 @@ class NodeReplicas {
   void find_configurations();
   /// Makes the linear costs of a configuration those of the estimate, with the rows that fit.
   void calibrate(size_t configuration);
+  /// Ways to cut the layers, all different: balanced_stages for the largest chunk that fits and, of a pipeline, for microbatch_tokens; where
+  /// that is no other (it may overflow), for half of them and so on, down to least_budget.
+  std::vector<std::vector<StageShape>> cuts_of(const Configuration& shape);
+  /// Of a microbatch where all devices have such replicas: of the token budget that is given, or of enough_microbatches.
+  int64_t microbatch_tokens(const Configuration& shape) const;
+  /// Gives the configuration those of its cuts by which slowest_of is the fastest, and returns that one.
+  std::optional<ReplicaChoice> cut_layers(size_t configuration, const std::vector<std::vector<StepRow>>& rows, const RowDispatch& dispatch);
   /// The slowest of some replicas of one configuration, estimated, whether it fits or not; nothing where it has no rows.
   std::optional<ReplicaChoice> slowest_of(size_t configuration, const std::vector<std::vector<StepRow>>& rows, const RowDispatch& dispatch);
 
@@ -91,7 +98,7 @@ class NodeReplicas {
   const PlanOptions& options_;
   MemorySaving saving_;
   std::vector<StepRow> rows_;
-  int64_t longest_ = 0;
+  int64_t longest_ = 0, step_tokens_ = 0;
   std::string no_deployment_;
   std::vector<Configuration> configurations_;
   std::vector<ConsideredConfiguration> considered_;

@@ -30,9 +30,6 @@ HybridTasks named(const std::vector<std::vector<int32_t>>& groups, const std::ve
   return tasks;
 }
 
-/// As many microbatches as leave no pipeline idle for long.
-int64_t enough_microbatches(size_t stages) { return stages > 1 ? 8 * static_cast<int64_t>(stages) : 0; }
-
 /// The replica with `chunks` runs of layers a rank, all of one length.
 PlannedReplica with_chunks(PlannedReplica replica, const ModelConfig& model, int64_t chunks) {
   const std::vector<StageShape> runs =
@@ -51,6 +48,8 @@ PlannedReplica with_chunks(PlannedReplica replica, const ModelConfig& model, int
 }  // namespace
 
 bool is_for_few(PipelineOrder order) { return order == PipelineOrder::interleaved || order == PipelineOrder::split; }
+
+int64_t enough_microbatches(int64_t stages) { return stages > 1 ? 8 * stages : 0; }
 
 bool suits_few(const PlannedReplica& replica) { return replica.chunks() > 1 || replica.least_microbatches > 1; }
 
@@ -116,7 +115,7 @@ std::vector<ReplicaChoice> ReplicaPlanner::plan(const PlannedReplica& empty, Sha
   std::erase_if(plain, [&](PipelineOrder order) { return of_order.contains(order); });
   if (!plain.empty()) {
     std::vector<std::optional<ReplicaChoice>> found =
-        search(replica, empty, {.sharing = sharing, .choices = choices, .orders = plain, .wanted = enough_microbatches(replica.stages.size())});
+        search(replica, empty, {.sharing = sharing, .choices = choices, .orders = plain, .wanted = enough_microbatches(empty.pipeline_stages())});
     for (size_t o = 0; o < plain.size(); ++o) of_order[plain[o]] = std::move(found[o].value());
   }
   std::vector<ReplicaChoice> result;
@@ -142,7 +141,7 @@ std::optional<ReplicaChoice> ReplicaPlanner::interleaved(const PlannedReplica& e
     const PlannedReplica runs = with_chunks(empty, model_, chunks);
     std::optional<ReplicaChoice> found =
         search(model_of(runs), runs,
-               {.sharing = sharing, .choices = choices, .orders = order, .wanted = enough_microbatches(empty.stages.size()), .is_few = true})
+               {.sharing = sharing, .choices = choices, .orders = order, .wanted = enough_microbatches(empty.pipeline_stages()), .is_few = true})
             .front();
     if (!found) return best;
     const bool is_better = !best || (found->constraint.empty() && (!best->constraint.empty() || found->replica.seconds < best->replica.seconds));
@@ -198,7 +197,7 @@ ReplicaChoice ReplicaPlanner::estimate(const PlannedReplica& empty) {
   std::sort(jobs.begin(), jobs.end());
   const ReplicaModel replica = model_of(empty);
   const std::vector<TaskChoice> fused = {{{jobs}, each_by_itself(1)}};
-  const int64_t wanted = enough_microbatches(replica.stages.size());
+  const int64_t wanted = enough_microbatches(empty.pipeline_stages());
   const std::vector<PipelineOrder> order = {PipelineOrder::automatic};
   ReplicaChoice choice;
   for (const EstimatedOrder estimated : {EstimatedOrder::continuous_one_f_one_b, EstimatedOrder::chosen}) {

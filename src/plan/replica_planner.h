@@ -19,6 +19,8 @@ namespace cotune {
 
 /// Orders for pipelines with few microbatches.
 bool is_for_few(PipelineOrder order);
+/// As many microbatches as leave no pipeline idle for long; 0 for one stage.
+int64_t enough_microbatches(int64_t stages);
 /// Whether the replica is interleaved or has its steps split, as only such an order has them.
 bool suits_few(const PlannedReplica& replica);
 

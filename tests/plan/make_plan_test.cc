@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -382,6 +383,56 @@ TEST(MakePlan, HoldsARowInSmallerMicrobatchesThanTheLargestThatFit) {
     held_by_smaller += result.configurations.front().chunk_tokens < 2048;
   }
   EXPECT_GT(held_by_smaller, 1);
+}
+
+/// Adapters on some layers alone: the others take a forward and keep little, so that the fastest cut is far from even, and which one it is depends on
+/// the microbatches. Those that fill a device are no measure of it.
+TEST(MakePlan, IsNotSlowerWithMoreMemoryOrWithItsOwnBudgetWhereLayersAreUnlike) {
+  struct Unlike {
+    std::string model, device;
+    std::vector<int64_t> layers;
+    std::vector<std::vector<int64_t>> lengths;
+    std::vector<int64_t> batch_sizes;
+    int64_t devices = 0, least_mib = 0, step_mib = 0;
+  };
+  const std::vector<Unlike> problems = {
+      {"tinyllama-1.1b", "RTX4090", {10}, {{100, 100, 100, 100, 100, 900}, {512}}, {16, 4}, 2, 2048, 102},
+      {"llama-2-7b", "A40", {24, 25, 26, 27, 28, 29, 30, 31}, {{512}}, {32}, 4, 13 << 10, 1 << 10}};
+  PlanOptions options;
+  options.sharing = {Sharing::hybrid};
+  options.orders = {PipelineOrder::automatic};
+  options.orders_for_few.clear();
+  options.savings.clear();
+  for (const Unlike& problem : problems) {
+    SCOPED_TRACE(problem.model);
+    const ModelConfig model = model_preset(problem.model);
+    std::vector<JobShape> jobs;
+    for (size_t j = 0; j < problem.lengths.size(); ++j) {
+      JobSpec spec;
+      spec.adapter.r = 4;
+      spec.adapter.target_modules = {"down_proj"};
+      spec.adapter.layers_to_transform = problem.layers;
+      jobs.push_back({.name = fmt::format("job-{}", j),
+                      .batch_size = problem.batch_sizes[j],
+                      .lengths = histogram_of(problem.lengths[j]),
+                      .adapters = adapter_shapes(spec, static_cast<int32_t>(j), model)});
+    }
+    ClusterSpec cluster = cluster_of(1, problem.devices, problem.device);
+    double least_s = std::numeric_limits<double>::infinity();
+    for (int64_t k = 0; k < 4; ++k) {
+      cluster.nodes[0].device.memory_bytes = (problem.least_mib + k * problem.step_mib) << 20;
+      const PlanningResult result = make_plan(model, cluster, jobs, options);
+      ASSERT_NE(result.plan(), nullptr);
+      const Plan& plan = *result.plan();
+      EXPECT_LE(plan.predicted.seconds, 1.001 * least_s) << k << ": " << replicas_text(plan);
+      least_s = std::min(least_s, plan.predicted.seconds);
+      PlanOptions kept = options;
+      kept.token_budget = plan.replicas.front().token_budget;
+      const PlanningResult same = make_plan(model, cluster, jobs, kept);
+      ASSERT_NE(same.plan(), nullptr);
+      EXPECT_LE(same.plan()->predicted.seconds, 1.001 * plan.predicted.seconds) << k << ": " << kept.token_budget << " tokens";
+    }
+  }
 }
 
 TEST(MakePlan, TriesShardedWeightsOnEveryClusterOfSeveralDevices) {
