@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/quantity_text.h"
+#include "base/least_bytes.h"
 #include "plan/memory_savings.h"
 #include "plan/nodes_planner.h"
 
@@ -39,12 +39,6 @@ std::optional<Plan> plan_with(const FittingProblem& problem, const NodeGroup& gr
   return std::nullopt;
 }
 
-std::optional<FittingPlan> plan_with_memory(const FittingProblem& problem, NodeGroup group, int64_t bytes) {
-  group.device.memory_bytes = bytes;
-  group.device.usable_memory = 1;
-  return plan_that_fits(problem, group);
-}
-
 }  // namespace
 
 std::optional<FittingPlan> plan_that_fits(const FittingProblem& problem, const NodeGroup& group) {
@@ -63,25 +57,20 @@ std::optional<FittingPlan> plan_that_fits(const FittingProblem& problem, const N
   return std::nullopt;
 }
 
+std::optional<FittingPlan> plan_with_memory(const FittingProblem& problem, NodeGroup group, int64_t bytes) {
+  group.device.memory_bytes = bytes;
+  group.device.usable_memory = 1;
+  return plan_that_fits(problem, group);
+}
+
 std::optional<FittingPlan> plan_in_least_memory(const FittingProblem& problem, const NodeGroup& group) {
-  int64_t too_little = std::max<int64_t>(1, group.device.usable_bytes());
   std::optional<FittingPlan> best;
-  for (int64_t bytes = bytes_rounded_up(2 * too_little); !best; bytes = bytes_rounded_up(2 * bytes)) {
-    if (bytes / 1024 > group.device.usable_bytes()) return std::nullopt;
-    best = plan_with_memory(problem, group, bytes);
-    if (!best) too_little = bytes;
-  }
-  while (best->limit_bytes - too_little > shown_step(best->limit_bytes)) {
-    const int64_t most = best->limit_bytes, middle = bytes_rounded_up(too_little + (most - too_little) / 2);
-    const int64_t bytes = middle < most ? middle : bytes_rounded_up(most - shown_step(most));
-    if (bytes >= most) break;
+  least_bytes(std::max<int64_t>(1, group.device.usable_bytes()), [&](int64_t bytes) {
     std::optional<FittingPlan> found = plan_with_memory(problem, group, bytes);
-    if (found) {
-      best = std::move(found);
-    } else {
-      too_little = bytes;
-    }
-  }
+    const bool does_fit = found.has_value();
+    if (does_fit) best = std::move(found);
+    return does_fit;
+  });
   return best;
 }
 

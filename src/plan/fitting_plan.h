@@ -30,6 +30,8 @@ struct FittingPlan {
 
 /// A plan as make_plan tries them, on these nodes alone; nothing where none fits. Throws PlanningStopped, as the others do.
 std::optional<FittingPlan> plan_that_fits(const FittingProblem& problem, const NodeGroup& group);
+/// With so many bytes per device, all of which tensors may take.
+std::optional<FittingPlan> plan_with_memory(const FittingProblem& problem, NodeGroup group, int64_t bytes);
 
 /// With the least memory per device, all of which tensors may take, in steps of what bytes_text shows: a step less does not do. On `group` as it is
 /// no plan may fit. Nothing where a thousand times its memory does not do. Some fifteen times the work of planning.

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "base/parallel_for.h"
-#include "plan/plan_advice.h"
+#include "plan/row_needs.h"
 
 namespace cotune {
 namespace {

@@ -16,7 +16,7 @@ struct NodeChange {
   std::string replicas;     ///< replicas_text; "" where nothing fits
   PredictedStep predicted;
   bool saves_memory = false;  ///< by recomputation or sharded weights
-  std::string assumed_network;  ///< between nodes, where the cluster file has none (plan_advice.h); "": it has one, or there is one node
+  std::string assumed_network;  ///< between nodes, where the cluster file has none (row_needs.h); "": it has one, or there is one node
   std::string constraint;   ///< why nothing fits; "": it does
   bool operator==(const NodeChange&) const = default;
 

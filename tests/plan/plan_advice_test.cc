@@ -215,5 +215,85 @@ TEST(MakePlan, SaysUnderBatchAllWhichSharingTheRowsThatFitAreMeantFor) {
   EXPECT_NE(make_plan(model, cluster, jobs(reach), options).plan(), nullptr) << advice;
 }
 
+/// A configuration whose microbatches are smaller than an atom holds nothing, though a row of them may fit.
+TEST(MakePlan, SaysOfRowsThatTheyFitOnlyWhereAPlanHoldsThem) {
+  const ModelConfig model = model_preset("smollm2-135m");
+  for (const int64_t budget : {0, 1024}) {
+    for (const int64_t mib : {236, 300, 360, 600}) {
+      SCOPED_TRACE(fmt::format("budget {}, {} MiB", budget, mib));
+      ClusterSpec cluster = cluster_of(1, 2, "A40");
+      cluster.nodes[0].device.memory_bytes = mib << 20;
+      PlanOptions options;
+      options.recompute = Recompute::always;
+      options.token_budget = budget;
+      const auto planned = [&](int64_t longest) {
+        return make_plan(model, cluster, {job_of(model, 0, 1, {longest}, 8), job_of(model, 1, 4, {std::min<int64_t>(longest, 300)}, 8)}, options);
+      };
+      const PlanningResult result = planned(8192);
+      ASSERT_EQ(result.plan(), nullptr);
+      const std::string before = "rows of up to ";
+      const size_t place = result.advice.find(before);
+      if (place == std::string::npos) {
+        EXPECT_EQ(planned(256).plan(), nullptr) << result.advice;
+      } else {
+        EXPECT_NE(planned(std::stoll(result.advice.substr(place + before.size()))).plan(), nullptr) << result.advice;
+      }
+    }
+  }
+}
+
+/// Jobs that meet in a pipeline need more than one row by itself: wherever the memory ends, something that is said leads to a plan.
+TEST(MakePlan, SaysWhatWouldDoOfSeveralJobsInAPipelineToo) {
+  const ModelConfig model = model_preset("tinyllama-1.1b");
+  const std::vector<JobShape> jobs = {job_of(model, 0, 16, {200, 2048}, 64), job_of(model, 1, 2, {64}, 64), job_of(model, 2, 64, {2000}, 16)};
+  for (const int64_t budget : {0, 4096}) {
+    for (const int64_t mib : {960, 1160}) {
+      SCOPED_TRACE(fmt::format("budget {}, {} MiB", budget, mib));
+      ClusterSpec cluster = cluster_of(1, 3, "A40");
+      cluster.nodes[0].device.memory_bytes = mib << 20;
+      PlanOptions options;
+      options.sharing = {Sharing::hybrid};
+      options.token_budget = budget;
+      const PlanningResult result = make_plan(model, cluster, jobs, options);
+      if (result.plan() != nullptr) continue;
+      const auto with_memory = [&](const std::string& words) {
+        ClusterSpec larger = cluster;
+        larger.nodes[0].device.memory_bytes = bytes_after(result.advice, words);
+        return make_plan(model, larger, jobs, options);
+      };
+      const std::string would_do = fmt::format("run.token_budget is {}; ", budget);
+      if (const size_t place = result.advice.find(would_do); place != std::string::npos) {
+        PlanOptions other = options;
+        other.token_budget = std::stoll(result.advice.substr(place + would_do.size()));
+        EXPECT_NE(other.token_budget, budget);
+        EXPECT_NE(make_plan(model, cluster, jobs, other).plan(), nullptr) << result.advice;
+        EXPECT_NE(with_memory("(memory ").plan(), nullptr) << result.advice;
+      } else {
+        EXPECT_NE(with_memory("may be used; memory ").plan(), nullptr) << result.advice;
+      }
+    }
+  }
+}
+
+TEST(MakePlan, SaysOfNoTokenBudgetThatItWouldDoInItsOwnPlace) {
+  const ModelConfig model = model_preset("tinyllama-1.1b");
+  ClusterSpec cluster = cluster_of(2, 2, "A40");
+  cluster.nodes[0].device.memory_bytes = 256 << 20;
+  PlanOptions options;
+  options.token_budget = 256;
+  const std::string advice = make_plan(model, cluster, {job_of(model, 0, 8, {2048}, 8), job_of(model, 1, 8, {128}, 8)}, options).advice;
+  EXPECT_THAT(advice, HasSubstr("with run.token_budget 256 a step needs at least "));
+  EXPECT_THAT(advice, Not(HasSubstr("in its place")));
+}
+
+/// No replica has more devices than planning looks at.
+TEST(MakePlan, SaysOfNoNumberOfDevicesThatItWouldDoWhereItDoesNot) {
+  const ModelConfig model = model_preset("llama-2-70b");
+  const std::vector<JobShape> jobs = {job_of(model, 0, 8, {512}, 16)};
+  const std::string advice = make_plan(model, cluster_of(8, 8, "A40", 2.0 / 48), jobs).advice;
+  EXPECT_THAT(advice, HasSubstr("may be used; memory "));
+  EXPECT_THAT(advice, Not(HasSubstr("devices would hold it")));
+}
+
 }  // namespace
 }  // namespace cotune
