@@ -10,10 +10,12 @@
 #include "base/counted.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/least_bytes.h"
 #include "cluster/kind_costs.h"
 #include "cluster/planned_rates.h"
 #include "model/config/tensor_shard.h"
 #include "plan/plan.h"
+#include "plan/row_needs.h"
 #include "plan/shapes/replica_sizes.h"
 
 namespace cotune {
@@ -97,6 +99,29 @@ std::optional<InstanceSpec> instance_that_holds(const ClusterSpec& cluster, cons
       consider(std::move(other));
     }
   }
+  return best;
+}
+
+std::optional<InstanceSpec> instance_of_more_nodes(const ClusterSpec& cluster, const InstanceSpec& instance, const std::vector<JobKind>& kinds) {
+  ClusterSpec larger = with_network(cluster, cluster.nodes.front());
+  larger.nodes.front().count *= 64;
+  return instance_that_holds(larger, instance, kinds);
+}
+
+std::optional<InstanceSpec> instance_of_more_memory(const ClusterSpec& cluster, const InstanceSpec& instance, const std::vector<JobKind>& kinds) {
+  std::optional<InstanceSpec> best;
+  least_bytes(cluster.nodes.front().device.memory_bytes, [&](int64_t bytes) {
+    ClusterSpec larger = cluster;
+    DeviceSpec& device = larger.nodes.front().device;
+    device.memory_bytes = bytes;
+    InstanceSpec same = instance;
+    same.machine.device = device;
+    same.memory_bytes = device.usable_bytes();
+    std::optional<InstanceSpec> held = instance_that_holds(larger, same, kinds);
+    const bool does_hold = held.has_value();
+    if (does_hold) best = std::move(held);
+    return does_hold;
+  });
   return best;
 }
 

@@ -55,6 +55,12 @@ std::optional<int64_t> microbatches_that_fit(const InstanceSpec& instance, const
 /// of microbatches helps these, of others of the fewest devices. none: there is none on the cluster.
 std::optional<InstanceSpec> instance_that_holds(const ClusterSpec& cluster, const InstanceSpec& instance, const std::vector<JobKind>& kinds);
 
+/// The same on up to 64 times as many nodes of the cluster's kind, over with_network's (plan/row_needs.h).
+std::optional<InstanceSpec> instance_of_more_nodes(const ClusterSpec& cluster, const InstanceSpec& instance, const std::vector<JobKind>& kinds);
+/// The same with the least memory_bytes of the cluster's devices, in steps of what bytes_text shows, up to a thousand times as many;
+/// machine.device has them.
+std::optional<InstanceSpec> instance_of_more_memory(const ClusterSpec& cluster, const InstanceSpec& instance, const std::vector<JobKind>& kinds);
+
 /// An instance in words: model, devices, degrees, microbatches.
 std::string describe(const InstanceSpec& instance);
 /// What a rate table is made for: describe, sharing, and a checksum of all else that rounds depend on.

@@ -69,8 +69,8 @@ class SimulateTest(ProgramTest):
         arguments = ("simulate", "--cluster", small, self.trace, "--instance", "1x1")
         done = self.run_program(*arguments).stdout
         self.assertRegex(done, r"refused +\d jobs?: does not fit into the memory of an instance, even alone: it takes [0-9.]+ GiB where 3.68 GiB may")
-        self.assertRegex(done, r"What would hold lora8-8x256, the largest of 3 kinds that fit nowhere:\n  n: rows of \d+ tokens need at least .* frozen weights of it")
-        self.assertRegex(done, r"  n: \d+ devices would hold it as <")
+        self.assertRegex(done, r"What would hold all 3 kinds that fit nowhere:\n  n: memory [0-9.]+ GiB per device in place of 4.00 GiB")
+        self.assertRegex(done, r"  n: \d+ nodes in place of 1, over infiniband-200, which is assumed, with instances of ")
         result = json.loads(self.run_program(*arguments, "--json").stdout)
         self.assertEqual(sum(each["jobs"] for each in result["results"][0]["refusals"]), 4)
         self.assertIn("What would hold", result["advice"])
@@ -95,6 +95,26 @@ class SimulateTest(ProgramTest):
         self.assertTrue(found, done)
         microbatches = ("--microbatches", found.group(2)) if found.group(2) else ()
         self.assertIn("refused 0", self.run_program("simulate", "--cluster", cluster, trace, "--instance", found.group(1), *microbatches).stdout)
+
+    def test_memory_and_nodes_that_it_says_hold_a_job_do(self):
+        trace = self.file("long.csv", "arrival_min,duration_min,rows,tokens\n0,5,8,4096\n0,5,128,2048\n")
+
+        def cluster(nodes, memory):
+            return self.file("larger.yaml", f"cotune_cluster: 1\nnodes: [{{name: n, count: {nodes}, devices: 2, device: {{preset: A40, memory: {memory}}},"
+                             " link: pcie4}]\nnetwork: infiniband-100\n")
+
+        done = self.run_program("simulate", "--cluster", cluster(2, "8GiB"), trace, "--instance", "1x4", "--microbatches", 1).stdout
+        self.assertIn("What would hold all 2 kinds that fit nowhere:\n", done)
+        for nodes, memory, line in ((2, None, r"  n: memory ([0-9.]+ GiB) per device in place of 8.00 GiB(.*)\n"),
+                                    (None, "8GiB", r"  n: (\d+) nodes in place of 2(.*)\n")):
+            found = re.search(line, done)
+            self.assertTrue(found, done)
+            instance = re.search(r"instances of (\d+x\d+) devices", found.group(2))
+            microbatches = re.search(r"steps in (\d+) microbatches", found.group(2))
+            followed = cluster(nodes or found.group(1), memory or found.group(1).replace(" ", ""))
+            again = self.run_program("simulate", "--cluster", followed, trace, "--instance", instance.group(1) if instance else "1x4",
+                                     "--microbatches", microbatches.group(1) if microbatches else 1).stdout
+            self.assertIn("refused 0", again)
 
     def test_dedicated_durations_are_those_of_the_trace(self):
         self.simulate(self.trace, "--sharing", "separate", "--jobs-csv", self.path / "jobs.csv")

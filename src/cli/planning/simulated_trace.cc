@@ -16,6 +16,7 @@
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/json_text.h"
+#include "base/quantity_text.h"
 #include "cluster/philly_trace.h"
 #include "cluster/replanned_trace.h"
 #include "cluster/trace_charts.h"
@@ -24,6 +25,7 @@
 #include "console/output_file.h"
 #include "model/config/model_config.h"
 #include "plan/plan_advice.h"
+#include "plan/row_needs.h"
 #include "plan/shapes/cluster_file.h"
 
 namespace cotune {
@@ -175,15 +177,6 @@ void refuse_without_effect(const TraceArguments& arguments, const StudySettings&
   }
 }
 
-/// An instance of this cluster on which all of these kinds would fit.
-std::optional<InstanceSpec> instance_for(const std::set<int32_t>& kinds, const Trace& trace, const InstanceSpec& instance,
-                                         const ClusterSpec& cluster) {
-  if (kinds.empty()) return std::nullopt;
-  std::vector<JobKind> refused;
-  for (const int32_t kind : kinds) refused.push_back(trace.kinds[static_cast<size_t>(kind)]);
-  return instance_that_holds(cluster, instance, refused);
-}
-
 /// The options that make this instance that one.
 std::string options_of(const InstanceSpec& other, const InstanceSpec& instance) {
   std::vector<std::string> changes;
@@ -198,16 +191,38 @@ std::string options_of(const InstanceSpec& other, const InstanceSpec& instance) 
   return fmt::format("{}", fmt::join(changes, " and "));
 }
 
-/// Of the kinds of jobs that were refused because they fit nowhere, what would hold the one with the longest rows, then the most adapter.
-/// holding: what would hold all of them.
-std::string advice_for(const std::set<int32_t>& kinds, const Trace& trace, const InstanceSpec& instance, const ClusterSpec& cluster,
-                       const std::optional<InstanceSpec>& holding = std::nullopt) {
+/// What would hold the kinds of jobs that were refused because they fit on no instance: others of this cluster, or memory or nodes with which there
+/// are some.
+std::string advice_on_instances(const std::set<int32_t>& kinds, const Trace& trace, const InstanceSpec& instance, const ClusterSpec& cluster) {
   if (kinds.empty()) return {};
-  if (holding) {
-    return fmt::format("What would hold {}:\n  {}\n",
-                       kinds.size() > 1 ? fmt::format("all {} that fit nowhere", counted(std::ssize(kinds), "kind")) : "it",
-                       options_of(*holding, instance));
+  std::vector<JobKind> refused;
+  for (const int32_t kind : kinds) refused.push_back(trace.kinds[static_cast<size_t>(kind)]);
+  const std::string all = fmt::format("all {} that fit nowhere", counted(std::ssize(kinds), "kind"));
+  std::string text = fmt::format("What would hold {}:\n", kinds.size() > 1 ? all : "it");
+  if (const std::optional<InstanceSpec> held = instance_that_holds(cluster, instance, refused)) {
+    return text + fmt::format("  {}\n", options_of(*held, instance));
   }
+  const NodeGroup& group = cluster.nodes.front();
+  const auto with_options = [&](const InstanceSpec& held) {
+    const std::string options = options_of(held, instance);
+    return options.empty() ? "" : ", with " + options;
+  };
+  if (const std::optional<InstanceSpec> held = instance_of_more_memory(cluster, instance, refused)) {
+    text += fmt::format("  {}: memory {} per device in place of {}{}\n", group.name, bytes_text(held->machine.device.memory_bytes),
+                        bytes_text(group.device.memory_bytes), with_options(*held));
+  }
+  if (const std::optional<InstanceSpec> held = instance_of_more_nodes(cluster, instance, refused)) {
+    const std::string network = assumed_network(cluster, group);
+    const int64_t nodes = (held->devices() + group.devices - 1) / group.devices;
+    text += fmt::format("  {}: {} in place of {}{}{}\n", group.name, counted(nodes, "node"), group.count,
+                        network.empty() ? "" : fmt::format(", over {}, which is assumed", network), with_options(*held));
+  }
+  return text;
+}
+
+/// Of the kinds of jobs that no deployment holds, what would hold the one with the longest rows, then the most adapter.
+std::string advice_on_deployments(const std::set<int32_t>& kinds, const Trace& trace, const InstanceSpec& instance, const ClusterSpec& cluster) {
+  if (kinds.empty()) return {};
   const auto kind_of = [&](int32_t kind) -> const JobKind& { return trace.kinds[static_cast<size_t>(kind)]; };
   const int32_t largest = *std::max_element(kinds.begin(), kinds.end(), [&](int32_t a, int32_t b) {
     const auto size = [&](int32_t kind) { return std::tuple(kind_of(kind).tokens, kind_of(kind).width, kind_of(kind).rows); };
@@ -217,7 +232,7 @@ std::string advice_for(const std::set<int32_t>& kinds, const Trace& trace, const
   return fmt::format(
       "What would hold {}{}:\n{}", shape.name,
       kinds.size() > 1 ? fmt::format(", the largest of {} that fit nowhere", counted(std::ssize(kinds), "kind")) : "",
-      // Instances neither divide tokens nor recompute or shard anything.
+      // Deployments of a trace neither recompute nor shard anything.
       advise(instance.model, cluster, {shape}, {.dtype = instance.machine.dtype, .replicas = {}, .recompute = Recompute::never, .savings = {}}));
 }
 
@@ -259,7 +274,7 @@ void simulate_replanning(const TraceArguments& arguments) {
       if (std::isinf(each.jobs[j].finished_s)) refused.insert(trace.jobs[j].kind);
     }
   }
-  const std::string advice = advice_for(refused, trace, instances.spec, inputs.cluster);
+  const std::string advice = advice_on_deployments(refused, trace, instances.spec, inputs.cluster);
   if (!arguments.json) {
     fmt::print("{}{}", to_text(results, trace), advice);
     return;
@@ -294,7 +309,7 @@ void simulate_trace_command(const TraceArguments& arguments) {
       if (each.simulation.jobs[j].fits_nowhere) refused.insert(trace.jobs[j].kind);
     }
   }
-  const std::string advice = advice_for(refused, trace, instances.spec, inputs.cluster, instance_for(refused, trace, instances.spec, inputs.cluster));
+  const std::string advice = advice_on_instances(refused, trace, instances.spec, inputs.cluster);
   if (!arguments.json) {
     fmt::print("{}{}", to_text(summaries), advice);
     return;
