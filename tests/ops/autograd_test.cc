@@ -83,7 +83,7 @@ TEST(OperatorBackward, OfSwigluIsAutograds) {
 /// Attention by dense matrices, segment by segment and head by head.
 at::Tensor plain_attention(const at::Tensor& qkv, const std::vector<AttentionSegment>& segments,
                            const AttentionShape& shape) {
-  std::vector<at::Tensor> rows;
+  std::vector<at::Tensor> rows{qkv.narrow(0, 0, 0).narrow(1, 0, shape.query_columns())};
   for (const AttentionSegment& segment : segments) {
     const at::Tensor part = qkv.narrow(0, segment.begin, segment.count);
     const at::Tensor later = at::ones({segment.count, segment.count}, at::kBool).triu(1);
@@ -104,7 +104,7 @@ at::Tensor plain_attention(const at::Tensor& qkv, const std::vector<AttentionSeg
 TEST(OperatorBackward, OfAttentionIsAutograds) {
   for (const AttentionShape shape :
        {AttentionShape{1, 1, 2}, AttentionShape{3, 1, 6}, AttentionShape{4, 2, 4}, AttentionShape{3, 3, 10}}) {
-    for (const std::vector<int64_t>& lengths : std::vector<std::vector<int64_t>>{{1}, {1, 1, 1, 1}, {5, 1, 9}, {13}, {128, 300, 129}}) {
+    for (const std::vector<int64_t>& lengths : std::vector<std::vector<int64_t>>{{}, {1}, {1, 1, 1, 1}, {5, 1, 9}, {13}, {128, 300, 129}}) {
       std::vector<AttentionSegment> segments;
       int64_t tokens = 0;
       for (const int64_t length : lengths) {
@@ -115,6 +115,8 @@ TEST(OperatorBackward, OfAttentionIsAutograds) {
                        d = random_tensor({tokens, shape.query_columns()}, 2, at::kDouble);
       const AttentionResult result = attention(qkv, segments, shape);
       const at::Tensor ours = attention_backward(d, qkv, result, segments, shape), leaf = leaf_of(qkv);
+      ASSERT_EQ(result.out.sizes(), d.sizes());
+      ASSERT_EQ(ours.sizes(), qkv.sizes());
       const at::Tensor plain = plain_attention(leaf, segments, shape);
       EXPECT_LE(relative_error(result.out, plain.detach()), autograd_limit);
       EXPECT_LE(relative_error(ours, autograd_gradient(plain, d, leaf)), 1e-11);
@@ -129,7 +131,7 @@ TEST(OperatorBackward, OfAttentionIsAutograds) {
 TEST(OperatorBackward, OfRotationIsAutograds) {
   const std::vector<double> frequencies{1, 0.2, 0.01};
   const RotaryTable table = rotary_table(frequencies, 64, at::kDouble, test_device());
-  for (const int64_t tokens : {1, 4}) {
+  for (const int64_t tokens : {0, 1, 4}) {
     const at::Tensor positions = on_device(at::arange(tokens, at::kInt) * 9), x = random_tensor({tokens, 18}, 1, at::kDouble),
                      d = random_tensor({tokens, 18}, 2, at::kDouble), leaf = leaf_of(x);
     const at::Tensor angles =
@@ -157,15 +159,18 @@ TEST(OperatorBackward, OfRotationIsAutograds) {
 }
 
 TEST(OperatorBackward, OfTheHeadAndItsLossIsAutograds) {
-  for (const int64_t rows : {1, 2, 9}) {
+  for (const int64_t rows : {0, 1, 2, 9}) {
     for (const int64_t vocabulary : {2, 13}) {
       const at::Tensor hidden = random_tensor({rows, 5}, 1, at::kDouble),
                        weight = random_tensor({vocabulary, 5}, 2, at::kDouble);
       const at::Tensor scale = random_tensor({rows}, 3, at::kDouble).abs(),
                        labels = on_device((at::arange(rows, at::kLong) * 7).remainder(vocabulary).to(at::kInt));
-      scale[0].fill_(0);  // a row that its job does not count
+      scale.narrow(0, 0, std::min<int64_t>(rows, 1)).fill_(0);  // a row that its job does not count
       const auto head = make_frozen_product({weight}, {});
       const HeadResult ours = cross_entropy_head(hidden, labels, scale, *head, true, 1);
+      ASSERT_EQ(ours.losses.sizes(), scale.sizes());
+      ASSERT_EQ(ours.gradient.sizes(), hidden.sizes());
+      if (rows == 0) continue;
       const at::Tensor leaf = leaf_of(hidden);
       const at::Tensor losses =
           -at::log_softmax(at::mm(leaf, exact(weight).t()), -1).gather(1, on_host(labels).to(at::kLong).unsqueeze(1)).squeeze(1);
@@ -177,13 +182,14 @@ TEST(OperatorBackward, OfTheHeadAndItsLossIsAutograds) {
   }
 }
 
-/// A frozen product with low-rank terms of many jobs: the ragged jobs of these tests.
+/// The ragged jobs of these tests. ranks: of low-rank terms.
 struct Jobs {
   std::vector<RowRange> rows;
   std::vector<int64_t> ranks;
   int64_t tokens = 0;
 };
 const std::vector<Jobs> ragged_jobs = {
+    {{{0, 0}}, {2}, 0},                                               // no tokens
     {{{0, 1}}, {1}, 1},
     {{{0, 1}, {1, 2}, {2, 3}, {3, 4}, {4, 5}}, {1, 2, 3, 1, 33}, 5},  // many jobs of one token
     {{{0, 4}, {4, 4}, {6, 11}}, {3, 2, 7}, 12},                       // a job without tokens, rows of no job
@@ -269,67 +275,94 @@ TEST(OperatorBackward, OfAFrozenProductWithLowRankJobsIsAutograds) {
 }
 
 TEST(OperatorBackward, OfSparseDeltasIsAutograds) {
-  for (const int64_t tokens : {1, 4}) {
-    for (const double density : {1e-9, 0.3, 1.0}) {
+  const std::vector<double> densities{0.3, 1.0, 1e-9};  // of one job and the next
+  for (const Jobs& jobs : ragged_jobs) {
+    for (size_t first = 0; first < densities.size(); ++first) {
       for (const auto& [in, out] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {5, 3}, {4, 9}}) {
-        const SparseDelta delta = select_entries(random_tensor({in, out}, 1, at::kDouble), kept_of(in * out, density));
-        const at::Tensor x = random_tensor({tokens, in}, 2, at::kDouble),
-                         d = random_tensor({tokens, out}, 3, at::kDouble),
-                         values = random_tensor({delta.entry_count()}, 4, at::kDouble), x_leaf = leaf_of(x),
-                         v_leaf = leaf_of(values);
-        const at::Tensor offsets = on_host(delta.column_offsets);
-        const at::Tensor columns =
-            at::repeat_interleave(at::arange(out, at::kLong), offsets.narrow(0, 1, out) - offsets.narrow(0, 0, out));
-        const at::Tensor dense = at::zeros({in * out}, at::kDouble)
-                                     .scatter(0, on_host(delta.row_indices).to(at::kLong) * out + columns, v_leaf)
-                                     .view({in, out});
-        const at::Tensor plain = at::mm(x_leaf, dense);
+        const at::Tensor x = random_tensor({jobs.tokens, in}, 2, at::kDouble),
+                         d = random_tensor({jobs.tokens, out}, 3, at::kDouble), x_leaf = leaf_of(x);
+        at::Tensor y = at::zeros({jobs.tokens, out}, x.options()), dx = at::zeros_like(x), plain = at::zeros({jobs.tokens, out}, at::kDouble);
+        std::vector<SparseDelta> deltas(jobs.rows.size());
+        std::vector<at::Tensor> leaves;
+        std::vector<SparseDeltaGroup> groups;
+        std::vector<SparseDeltaGradient> gradients;
+        for (size_t job = 0; job < jobs.rows.size(); ++job) {
+          SparseDelta& delta = deltas[job];
+          delta = select_entries(random_tensor({in, out}, 10 + job, at::kDouble),
+                                 kept_of(in * out, densities[(first + job) % densities.size()]));
+          groups.push_back({&delta, random_tensor({delta.entry_count()}, 20 + job, at::kDouble), jobs.rows[job]});
+          gradients.push_back({&delta, jobs.rows[job], 0, at::zeros_like(groups[job].values)});
+          leaves.push_back(leaf_of(groups[job].values));
+          const at::Tensor offsets = on_host(delta.column_offsets);
+          const at::Tensor columns =
+              at::repeat_interleave(at::arange(out, at::kLong), offsets.narrow(0, 1, out) - offsets.narrow(0, 0, out));
+          const at::Tensor dense = at::zeros({in * out}, at::kDouble)
+                                       .scatter(0, on_host(delta.row_indices).to(at::kLong) * out + columns, leaves[job])
+                                       .view({in, out});
+          plain = plain + at::constant_pad_nd(at::mm(x_leaf.narrow(0, jobs.rows[job].begin, jobs.rows[job].count()), dense),
+                                              {0, 0, jobs.rows[job].begin, jobs.tokens - jobs.rows[job].end});
+        }
         (plain * exact(d)).sum().backward();
-        at::Tensor y = at::zeros({tokens, out}, x.options()), dx = at::zeros_like(x), dv = at::zeros_like(values);
-        add_sparse_deltas({{&delta, values, {0, tokens}}}, x, y);
-        add_sparse_delta_input_gradients({{&delta, values, {0, tokens}}}, d, dx);
-        add_sparse_delta_value_gradients({{&delta, {0, tokens}, 0, dv}}, x, d);
+        add_sparse_deltas(groups, x, y);
+        add_sparse_delta_input_gradients(groups, d, dx);
+        add_sparse_delta_value_gradients(gradients, x, d);
         EXPECT_LE(relative_error(y, plain.detach()), autograd_limit);
         EXPECT_LE(relative_error(dx, x_leaf.grad()), autograd_limit);
-        EXPECT_LE(relative_error(dv, v_leaf.grad()), autograd_limit);
         const auto moved = [&] {
-          at::Tensor result = at::zeros({tokens, out}, x.options());
-          add_sparse_deltas({{&delta, values, {0, tokens}}}, x, result);
+          at::Tensor result = at::zeros({jobs.tokens, out}, x.options());
+          add_sparse_deltas(groups, x, result);
           return weighted_sum(result, d);
         };
         EXPECT_LE(relative_error(dx, numeric_gradient(x, moved)), difference_limit);
-        EXPECT_LE(relative_error(dv, numeric_gradient(values, moved)), difference_limit);
+        for (size_t job = 0; job < jobs.rows.size(); ++job) {
+          EXPECT_LE(relative_error(gradients[job].gradient, leaves[job].grad()), autograd_limit) << "job " << job;
+          EXPECT_LE(relative_error(gradients[job].gradient, numeric_gradient(groups[job].values, moved)), difference_limit) << "job " << job;
+        }
       }
     }
   }
 }
 
 TEST(OperatorBackward, OfDropoutReplaysItsMask) {
-  for (const int64_t rows : {1, 6}) {
+  const std::vector<double> probabilities{0.1, 0.5, 0.9};  // of one job and the next
+  for (const Jobs& jobs : ragged_jobs) {
     for (const int64_t features : {1, 5}) {
-      for (const double probability : {0.1, 0.5, 0.9}) {
-        const DropoutRows coordinates{on_device(at::arange(rows, at::kLong) * 91), on_device(at::arange(rows, at::kInt))};
-        const DropoutKey mask{7, probability};
-        const at::Tensor x = random_tensor({rows, features}, 1, at::kDouble),
-                         d = random_tensor({rows, features}, 2, at::kDouble);
-        at::Tensor dx = at::zeros_like(x), factors = at::empty_like(on_host(x));
-        const at::Tensor y = apply_dropout({{mask, {0, rows}}}, coordinates, x);
+      for (size_t first = 0; first < probabilities.size(); ++first) {
+        const DropoutRows coordinates{on_device(at::arange(jobs.tokens, at::kLong) * 91), on_device(at::arange(jobs.tokens, at::kInt))};
+        const at::Tensor x = random_tensor({jobs.tokens, features}, 1, at::kDouble);
         // The gradient comes through a factor: here the unit matrix.
         const auto unit = make_low_rank_factor(on_device(at::eye(features, at::kDouble)), at::kDouble);
-        add_expansions(dx, {{.rows = {0, rows}, .s = d, .factor = unit.get(), .dropout = mask}}, {.dropout = coordinates});
-        for (int64_t row = 0; row < rows; ++row) {
-          for (int64_t feature = 0; feature < features; ++feature) {
-            const bool kept =
-                kernels::dropout_keeps({mask.key, static_cast<float>(probability)}, static_cast<uint64_t>(row * 91),
-                                       static_cast<int32_t>(row), feature);
-            factors[row][feature] = kept ? 1 / (1 - probability) : 0.0;
-          }
-        }
+        at::Tensor dx = at::zeros_like(x);
+        std::vector<DropoutGroup> groups;
+        std::vector<ExpandGroup> expansions;
+        std::vector<at::Tensor> d, factors, plain;
         const at::Tensor leaf = leaf_of(x);
-        EXPECT_LE(largest_difference(y, factors * exact(x)), autograd_limit);
-        EXPECT_LE(largest_difference(dx, autograd_gradient(leaf * factors, d, leaf)), autograd_limit);
-        const auto moved = [&] { return weighted_sum(apply_dropout({{mask, {0, rows}}}, coordinates, x), d); };
-        EXPECT_LE(largest_difference(dx, numeric_gradient(x, moved)), difference_limit);
+        for (size_t job = 0; job < jobs.rows.size(); ++job) {
+          const RowRange rows = jobs.rows[job];
+          const DropoutKey mask{7 + job, probabilities[(first + job) % probabilities.size()]};
+          groups.push_back({mask, rows});
+          d.push_back(random_tensor({rows.count(), features}, 10 + job, at::kDouble));
+          expansions.push_back({.rows = rows, .s = d[job], .factor = unit.get(), .dropout = mask});
+          factors.push_back(at::zeros({rows.count(), features}, at::kDouble));
+          for (int64_t row = 0; row < rows.count(); ++row) {
+            const int64_t token = rows.begin + row;
+            for (int64_t feature = 0; feature < features; ++feature) {
+              const bool kept = kernels::dropout_keeps({mask.key, static_cast<float>(mask.probability)}, static_cast<uint64_t>(token * 91),
+                                                       static_cast<int32_t>(token), feature);
+              factors[job][row][feature] = kept ? 1 / (1 - mask.probability) : 0.0;
+            }
+          }
+          plain.push_back(leaf.narrow(0, rows.begin, rows.count()) * factors[job]);
+        }
+        const at::Tensor y = apply_dropout(groups, coordinates, x), all = at::cat(plain), d_all = at::cat(d);
+        add_expansions(dx, expansions, {.dropout = coordinates});
+        ASSERT_EQ(y.sizes(), all.sizes());
+        const at::Tensor gradient = autograd_gradient(all, d_all, leaf);
+        const at::Tensor numeric = numeric_gradient(x, [&] { return weighted_sum(apply_dropout(groups, coordinates, x), d_all); });
+        if (x.numel() == 0) continue;
+        EXPECT_LE(largest_difference(y, all.detach()), autograd_limit);
+        EXPECT_LE(largest_difference(dx, gradient), autograd_limit);
+        EXPECT_LE(largest_difference(dx, numeric), difference_limit);
       }
     }
   }
