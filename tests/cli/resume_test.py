@@ -84,7 +84,8 @@ class Killed(ProgramTest):
                 ids = [generator.randrange(3, 15) for _ in range(length)]
                 data.write(json.dumps({"input_ids": ids, "labels": [-100] + ids[1:]}) + "\n")
         with open(jobs, "a") as file:
-            file.write(f"  - {{name: long, data: {{train: long.jsonl, eval_fraction: 0.2}}, adapter: {LONG}}}\n")
+            file.write(f"  - {{name: long, data: {{train: long.jsonl, eval_fraction: 0.2}}, adapter: {LONG}, "
+                       "train: {micro_batch_size: 2, gradient_accumulation_steps: 2}}\n")
         # As many folders as cores, each with a model of its own and its share of the kills.
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             halves = []
