@@ -205,7 +205,7 @@ class RanksRestart(LaunchTest):
         self.assertEqual(json.loads(output.splitlines()[-1])["event"], "summary")
         self.assertIn("restart 3 of 3", first)
         self.assertIn("rank 1 has ended by signal 9 (Killed): restart 1 of 3\n", second)
-        self.assert_like_one_rank("run", *EXACT, steps=36, bound=1e-8)
+        self.assert_like_one_rank("run", *EXACT, steps=36, bound=1e-10)
 
     def test_a_rank_that_stands_still_is_killed_and_all_start_again(self):
         ranks = self.train("run", "--restarts=2", "--hang-timeout=3", *EXACT, steps=36)
@@ -214,7 +214,7 @@ class RanksRestart(LaunchTest):
         (_, first), (_, second) = self.end_all(ranks)
         self.assertIn("restart 1 of 2", first)
         self.assertIn("rank 1 did not run any more, and was killed: restart 1 of 2", second)
-        self.assert_like_one_rank("run", *EXACT, steps=36, bound=1e-8)
+        self.assert_like_one_rank("run", *EXACT, steps=36, bound=1e-10)
 
     def test_a_mistake_ends_all(self):
         ranks = self.launch("train", self.jobs_file(), "--output-dir", self.path / "none", "--restarts=3", "--set", "run.layout=zigzag")
@@ -264,7 +264,7 @@ class RanksRestart(LaunchTest):
         (output, _), (_, second) = self.end_all(ranks)
         self.assertFalse(json.loads(output.splitlines()[-1])["interrupted"])
         self.assertIn("rank 1 has ended by signal 9 (Killed): restart 1 of 3\n", second)
-        self.assert_like_one_rank("run", *EXACT, steps=36, bound=1e-8)
+        self.assert_like_one_rank("run", *EXACT, steps=36, bound=1e-10)
 
     def test_under_torchrun_it_notices_nothing(self):
         needs.require(self, "torchrun")
@@ -278,7 +278,7 @@ class RanksRestart(LaunchTest):
         os.kill(int((run / "lock").read_text()), signal.SIGKILL)
         _, errors = self.end(process, 0)
         self.assertIn("rank 0 has ended by signal 9 (Killed): restart 1 of 2", errors)
-        self.assert_like_one_rank("run", *EXACT, steps=36, bound=1e-8)
+        self.assert_like_one_rank("run", *EXACT, steps=36, bound=1e-10)
 
 
 if __name__ == "__main__":
