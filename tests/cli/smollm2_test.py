@@ -49,6 +49,17 @@ class SmolLm2(ProgramTest):
         for job in METHODS:
             self.assertEqual(self.adapter("killed", job), self.adapter("together", job), job)
 
+    @needs.required("smollm2")
+    def test_ranks_that_divide_its_layers_leave_what_one_rank_leaves(self):
+        jobs = self.jobs_of(tuple(METHODS), steps=2)
+        for run, options in (("one", []), ("three", ["--parallel=tp=3"])):
+            self.run_program("train", jobs, "--set", "model.dtype=float64", "--output-dir", self.path / run, *options)
+        for job in METHODS:
+            ours, alone = self.losses("three", job), self.losses("one", job)
+            self.assertEqual(len(ours), 2)
+            for a, b in zip(ours, alone):
+                self.assertLess(abs(a - b), 1e-9 * abs(b), job)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)
