@@ -237,11 +237,12 @@ TEST(PlanInstance, SaysWhatDoesNotFitAndWhichShapesThereAre) {
     return std::string("accepted");
   };
   EXPECT_THAT(refusal(Case(4), {3, 1}), HasSubstr("--instance: must be a TPxPP that the model and the nodes allow, such as 1x1, 1x2"));
-  // Another shape holds them; on a hundredth of the memory none does.
+  // Another shape holds rows a little shorter; on a tenth of that memory none does.
   EXPECT_THAT(
       refusal(Case(4, 0.02), {1, 1}),
       testing::AllOf(HasSubstr("the jobs do not fit on 1x1 devices: "), HasSubstr("with activations recomputed: "), HasSubstr("What would:\n"),
-                     HasSubstr("rows of 1100 tokens fit; a microbatch may have up to "), HasSubstr(" tokens, as <4+seq,1>")));
+                     HasSubstr("rows of 1100 tokens need at least "), HasSubstr(" would hold it as <1,8> (2 nodes in place of 1"),
+                     HasSubstr("as it is, rows of up to 1088 tokens fit")));
   EXPECT_THAT(refusal(Case(4, 0.002), {1, 1}), testing::AllOf(HasSubstr("What would:\n"), HasSubstr("need at least")));
   Case two(4);
   two.cluster.nodes.push_back(two.cluster.nodes[0]);
